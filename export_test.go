@@ -1,0 +1,8 @@
+package gcpjwt
+
+// ResetAppEngine forgets what the process knows of the app's keys, which in
+// production belong to the one app that it is.
+func ResetAppEngine() {
+	appEngineCache.values.Purge()
+	SigningMethodAppEngine.lastKeyID.Store(nil)
+}

@@ -1,0 +1,109 @@
+package gcpjwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Errors of this package. They are matched with [errors.Is] and wrapped
+// together with their cause, so that a Google error stays reachable through
+// [errors.As].
+var (
+	// ErrMissingConfig reports a signing key that is a context without the
+	// configuration of the signing method, or a nil configuration.
+	ErrMissingConfig = errors.New("gcpjwt: missing configuration")
+
+	// ErrInvalidConfig reports a configuration that cannot work whatever the
+	// token, such as a malformed KeyPath or ServiceAccount.
+	ErrInvalidConfig = errors.New("gcpjwt: invalid configuration")
+
+	// ErrAlgorithmMismatch reports a key that is made for another algorithm
+	// than the signing method or the token asks for.
+	ErrAlgorithmMismatch = errors.New("gcpjwt: algorithm mismatch")
+
+	// ErrIntegrity reports an answer of Google's that failed its checksum,
+	// name or signature check, three times where the call can be repeated.
+	ErrIntegrity = errors.New("gcpjwt: response failed an integrity check")
+
+	// ErrUnknownKeyID reports a token whose kid names no key of the signer.
+	ErrUnknownKeyID = errors.New("gcpjwt: unknown key ID")
+
+	// ErrKeysUnavailable reports that public keys could not be fetched, or
+	// that Cloud KMS could not check a MAC. The token may still be good: it is
+	// a reason to answer 503 rather than 401.
+	ErrKeysUnavailable = errors.New("gcpjwt: keys unavailable")
+
+	// ErrSigningStringChanged reports that signJwt signed another header or
+	// payload than the one it was given. [SignedString] returns the token as
+	// Google made it and so has no use for this error, unless a claim or a
+	// header field that the caller set got lost.
+	ErrSigningStringChanged = errors.New("gcpjwt: signJwt signed another header or payload")
+)
+
+// Each configuration has a context key type of its own, so that a context can
+// carry all of them.
+type (
+	kmsContextKey struct{}
+	iamContextKey struct{}
+)
+
+// NewKMSContext returns a copy of parent that carries config. It is the key
+// that the KMS signing methods take. The configuration must not be changed
+// while calls use it.
+func NewKMSContext(parent context.Context, config *KMSConfig) context.Context {
+	return context.WithValue(parent, kmsContextKey{}, config)
+}
+
+// KMSFromContext returns the configuration that ctx carries, if any.
+func KMSFromContext(ctx context.Context) (*KMSConfig, bool) {
+	config, _ := ctx.Value(kmsContextKey{}).(*KMSConfig)
+	return config, config != nil
+}
+
+// NewIAMContext returns a copy of parent that carries config. It is the key
+// that the IAM signing methods take. The configuration must not be changed
+// while calls use it.
+func NewIAMContext(parent context.Context, config *IAMConfig) context.Context {
+	return context.WithValue(parent, iamContextKey{}, config)
+}
+
+// IAMFromContext returns the configuration that ctx carries, if any.
+func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
+	config, _ := ctx.Value(iamContextKey{}).(*IAMConfig)
+	return config, config != nil
+}
+
+// SignedString signs token with its method, which must be one of this
+// package, and returns the finished JWT. ctx carries the configuration (see
+// [NewKMSContext] and [NewIAMContext]; App Engine needs none), and its end ends
+// the call.
+//
+// The header gets the method's RFC 7518 algorithm, no matter whether the
+// method was overridden, and a kid that names the key that signs. A kid that the
+// caller has set is kept. With [SigningMethodIAMBlob] and
+// [SigningMethodAppEngine] Google says only afterwards which key it used: the
+// last one seen is tried first, and if Google used another, the header is
+// corrected and signed again. After three such misses, which happen while a new key
+// is phased in, the token is signed without a kid, which verifiers check
+// against each of the signer's keys.
+//
+// With [SigningMethodIAMJWT] the header is Google's: the token is returned byte
+// for byte as signJwt made it, and token.Header is replaced by its header.
+//
+// token.Header and token.Signature are changed; a token must not be signed from
+// several goroutines at once.
+func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
+	if token == nil {
+		return "", fmt.Errorf("%w: nil token", jwt.ErrTokenMalformed)
+	}
+	method, ok := token.Method.(interface {
+		signedString(ctx context.Context, token *jwt.Token) (string, error)
+	})
+	if !ok {
+		return "", fmt.Errorf("gcpjwt: SignedString needs a signing method of this package, not %T: %w", token.Method, jwt.ErrInvalidKeyType)
+	}
+	return method.signedString(ctx, token)
+}

@@ -1,0 +1,217 @@
+// Package refresh keeps one remote value fresh: a key set, a list of key
+// versions, a token. Any number of callers cause one fetch, a value in use is
+// renewed in the background before it expires, and while its origin is down a
+// value serves for a bounded time and nobody queues.
+package refresh
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Failed fetches are repeated after minBackoff at the earliest, twice as long
+// after each further failure, up to maxBackoff.
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = time.Minute
+)
+
+// A Lifetime says how long a fetched value may be used, counted from the moment
+// its fetch began.
+type Lifetime struct {
+	Renew time.Duration // from here on a use renews the value in the background
+	Fresh time.Duration // usable without question; 0 or less: only by those who waited for the fetch
+	Stale time.Duration // usable beyond Fresh for as long as renewals fail
+}
+
+// A Source is where a value comes from.
+type Source[T any] interface {
+	// Fetch gets the value. Its context carries the values of the caller that
+	// set the fetch off but not its end, so Fetch must set itself a time limit.
+	Fetch(ctx context.Context) (T, Lifetime, error)
+
+	// Failed is told of a failed Fetch that no caller sees, because the
+	// value it would have replaced is still in use.
+	Failed(err error)
+}
+
+// A Value is a value kept fresh. Its zero value is ready for use, and all of
+// its methods may be called concurrently. The sources given to one Value must
+// all fetch the same thing.
+type Value[T comparable] struct {
+	kept atomic.Pointer[kept[T]]
+
+	mu       sync.Mutex // guards what follows and changes of kept; never held during a fetch
+	flight   *flight[T]
+	failure  error // of the last fetch; nil when it succeeded
+	failures int   // in a row
+	retryAt  time.Time
+	demandAt time.Time // when Renew last set off a fetch that a cool-down follows
+}
+
+type kept[T any] struct {
+	value                  T
+	renew, fresh, obsolete time.Time
+}
+
+// A flight is one fetch and what came of it.
+type flight[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+// Current returns the value if it is fresh and not due for renewal.
+func (v *Value[T]) Current() (value T, ok bool) {
+	if k := v.kept.Load(); k != nil && time.Now().Before(k.renew) {
+		return k.value, true
+	}
+	return value, false
+}
+
+// Get returns the value, fetching it where there is none that is fresh.
+//
+// When ctx ends first, Get returns its error and the fetch goes on for the
+// others. After a failed fetch an old value serves within its Lifetime.Stale;
+// callers without one get the failure at once, except that one of them tries
+// again whenever the back-off has passed.
+func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
+	if value, ok := v.Current(); ok {
+		return value, nil
+	}
+
+	v.mu.Lock()
+	now := time.Now()
+	k := v.kept.Load()
+	if k != nil && now.Before(k.fresh) {
+		if !now.Before(k.renew) {
+			v.renewInBackground(ctx, src, now)
+		}
+		v.mu.Unlock()
+		return k.value, nil
+	}
+	if v.failure != nil {
+		if k != nil && now.Before(k.obsolete) {
+			v.renewInBackground(ctx, src, now)
+			v.mu.Unlock()
+			return k.value, nil
+		}
+		if v.flight != nil || now.Before(v.retryAt) {
+			defer v.mu.Unlock()
+			var none T
+			return none, v.failure
+		}
+	}
+	f := v.join(ctx, src)
+	v.mu.Unlock()
+
+	value, err := f.wait(ctx)
+	if err != nil && ctx.Err() == nil {
+		if k := v.kept.Load(); k != nil && time.Now().Before(k.obsolete) {
+			return k.value, nil
+		}
+	}
+	return value, err
+}
+
+// Renew is for a caller that holds seen and finds it wanting: it returns a
+// newer value if there is one already, and else fetches one. Calls that come
+// within the cool-down after such a fetch return the value as it is; a cool-down
+// of 0 neither waits nor counts.
+// A fetch that failed moments ago isn't repeated before its back-off has
+// passed; its error is returned.
+func (v *Value[T]) Renew(ctx context.Context, src Source[T], seen T, cooldown time.Duration) (T, error) {
+	v.mu.Lock()
+	now := time.Now()
+	if k := v.kept.Load(); k != nil && k.value != seen {
+		v.mu.Unlock()
+		return k.value, nil
+	}
+	if v.failure != nil && (v.flight != nil || now.Before(v.retryAt)) {
+		defer v.mu.Unlock()
+		return seen, v.failure
+	}
+	if v.flight == nil {
+		if v.failure == nil && now.Before(v.demandAt.Add(cooldown)) {
+			v.mu.Unlock()
+			return seen, nil
+		}
+		if cooldown > 0 {
+			v.demandAt = now
+		}
+	}
+	f := v.join(ctx, src)
+	v.mu.Unlock()
+	return f.wait(ctx)
+}
+
+// renewInBackground sets off a fetch unless one is under way or one failed
+// moments ago. The caller holds mu.
+func (v *Value[T]) renewInBackground(ctx context.Context, src Source[T], now time.Time) {
+	if v.flight == nil && !now.Before(v.retryAt) {
+		v.join(ctx, src)
+	}
+}
+
+// join returns the fetch under way, setting one off if there is none. The
+// caller holds mu.
+func (v *Value[T]) join(ctx context.Context, src Source[T]) *flight[T] {
+	if v.flight == nil {
+		f := &flight[T]{done: make(chan struct{})}
+		v.flight = f
+		go v.fly(context.WithoutCancel(ctx), src, f)
+	}
+	return v.flight
+}
+
+func (v *Value[T]) fly(ctx context.Context, src Source[T], f *flight[T]) {
+	began := time.Now().Round(0) // wall clock: expiry must survive a suspended machine
+	value, life, err := src.Fetch(ctx)
+
+	v.mu.Lock()
+	now := time.Now().Round(0)
+	v.flight = nil
+	f.value, f.err = value, err
+	unseen := false
+	switch {
+	case err != nil:
+		v.failure = err
+		v.retryAt = now.Add(min(minBackoff<<min(v.failures, 16), maxBackoff))
+		v.failures++
+		k := v.kept.Load()
+		unseen = k != nil && now.Before(k.obsolete)
+	case life.Fresh <= 0:
+		v.succeed(nil)
+	default:
+		v.succeed(&kept[T]{
+			value:    value,
+			renew:    began.Add(life.Renew),
+			fresh:    began.Add(life.Fresh),
+			obsolete: began.Add(life.Fresh + life.Stale),
+		})
+	}
+	v.mu.Unlock()
+	close(f.done)
+
+	if unseen {
+		src.Failed(err)
+	}
+}
+
+// succeed replaces what is kept and ends an outage. The caller holds mu.
+func (v *Value[T]) succeed(k *kept[T]) {
+	v.kept.Store(k)
+	v.failure, v.failures, v.retryAt = nil, 0, time.Time{}
+}
+
+func (f *flight[T]) wait(ctx context.Context) (T, error) {
+	select {
+	case <-f.done:
+		return f.value, f.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}

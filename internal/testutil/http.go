@@ -1,0 +1,202 @@
+package testutil
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// An httpServer is what the servers that speak HTTP have in common: a network
+// that can fail and come back, clients on it, call counters and latency.
+type httpServer struct {
+	opts    options
+	handler http.HandlerFunc
+	client  *http.Client // over the server's network
+	piped   *http.Client // over net.Pipe, whatever the network is
+
+	// mu guards the fields below and the state of the server built on this
+	// one. It is not held while signing, waiting or calling back.
+	mu          sync.Mutex
+	addr        string   // what Restart listens on again
+	pipe        *network // where piped dials
+	server      *http.Server
+	closed      bool
+	connections int
+	calls       map[string]int
+	latency     time.Duration
+
+	serving sync.WaitGroup
+}
+
+// start makes the server answer with handler.
+func (s *httpServer) start(opts []Option, handler http.HandlerFunc) error {
+	s.opts = newOptions(opts)
+	s.handler = handler
+	s.calls = make(map[string]int)
+	s.piped = newClient(s.dialPipe)
+	s.client = s.piped
+	if !s.opts.inMemory {
+		s.client = newClient(nil)
+	}
+	return s.Restart()
+}
+
+func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: dial,
+		// Enough that concurrent callers reuse connections.
+		MaxIdleConnsPerHost: 100,
+	}}
+}
+
+func (s *httpServer) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
+	s.mu.Lock()
+	pipe := s.pipe
+	s.mu.Unlock()
+	return pipe.dial(ctx)
+}
+
+// Restart ends an outage: the server listens on its old address again. It does
+// nothing if the server is running.
+func (s *httpServer) Restart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.New("testutil: the server is closed")
+	}
+	if s.server != nil {
+		return nil
+	}
+	pipe, err := listen(options{inMemory: true}, "")
+	if err != nil {
+		return err
+	}
+	listeners := []net.Listener{pipe}
+	if !s.opts.inMemory {
+		tcp, err := listen(s.opts, s.addr)
+		if err != nil {
+			return err
+		}
+		s.addr = tcp.Addr().String()
+		listeners = append(listeners, tcp)
+	}
+	server := &http.Server{Handler: s.handler}
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.accepted(server, conn)
+		}
+	}
+	for _, listener := range listeners {
+		s.serving.Go(func() { _ = server.Serve(listener) })
+	}
+	s.pipe, s.server = pipe, server
+	return nil
+}
+
+// accepted counts a connection. One that was accepted while Stop was closing
+// the others is closed here, since Stop doesn't know it.
+func (s *httpServer) accepted(server *http.Server, conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.connections++
+	if s.server != server {
+		_ = conn.Close()
+	}
+}
+
+// Stop begins an outage: connections are cut and new ones refused until
+// Restart.
+func (s *httpServer) Stop() {
+	s.mu.Lock()
+	server := s.server
+	s.server = nil
+	s.mu.Unlock()
+	if server != nil {
+		_ = server.Close()
+		s.serving.Wait()
+	}
+}
+
+// Close stops the server for good and closes its clients' idle connections.
+func (s *httpServer) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.Stop()
+	s.client.CloseIdleConnections()
+	s.piped.CloseIdleConnections()
+}
+
+// Client returns an HTTP client that reaches the server over its network.
+func (s *httpServer) Client() *http.Client { return s.client }
+
+// URL returns the server's base URL, without a slash at the end.
+func (s *httpServer) URL() string {
+	if s.opts.inMemory {
+		return "http://127.0.0.1"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return "http://" + s.addr
+}
+
+// Connections returns how many connections the server has accepted so far.
+func (s *httpServer) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connections
+}
+
+// Calls returns how many calls of one kind have arrived, or of all kinds,
+// refused ones included, if what is empty.
+func (s *httpServer) Calls(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if what != "" {
+		return s.calls[what]
+	}
+	n := 0
+	for calls := range maps.Values(s.calls) {
+		n += calls
+	}
+	return n
+}
+
+// ResetCalls sets all call counters to zero.
+func (s *httpServer) ResetCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.calls)
+}
+
+// SetLatency makes every call wait that long before it is looked at.
+func (s *httpServer) SetLatency(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latency = d
+}
+
+// arrive counts a call and waits for the latency. It reports false if the
+// client or the server has gone meanwhile. The request's body must have been
+// read: until then net/http doesn't notice that a client has gone.
+func (s *httpServer) arrive(ctx context.Context, what string) bool {
+	s.mu.Lock()
+	s.calls[what]++
+	latency := s.latency
+	s.mu.Unlock()
+	if latency <= 0 {
+		return true
+	}
+	timer := time.NewTimer(latency)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

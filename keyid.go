@@ -1,0 +1,136 @@
+package gcpjwt
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// KMSKeyID returns the key ID of a CryptoKeyVersion: the lower-case
+// hexadecimal SHA-1 of its resource name
+// (projects/*/locations/*/keyRings/*/cryptoKeys/*/cryptoKeyVersions/*).
+// gcp-jwt-go v2 made the same kid, so its tokens stay verifiable. The hash only
+// shortens a public name; nothing depends on its strength.
+func KMSKeyID(name string) string {
+	sum := sha1.Sum([]byte(name))
+	return hex.EncodeToString(sum[:])
+}
+
+// KeyID returns the kid of tokens that are signed with this configuration.
+//
+// Where KeyPath names a CryptoKeyVersion that is [KMSKeyID] of it. Where it names
+// a CryptoKey it is the key ID of the version that signed last in this process, ""
+// before the first signature; prefer [SignedString], which picks the
+// version and the kid together. It is "" for a KeyPath that is neither.
+func (c *KMSConfig) KeyID() string {
+	path, err := parseKeyPath(c.KeyPath)
+	switch {
+	case err != nil:
+		return ""
+	case path.version > 0:
+		return KMSKeyID(c.KeyPath)
+	}
+	if key, ok := cryptoKeys.peek(c.cryptoKeyID()); ok {
+		if kid := key.lastKeyID.Load(); kid != nil {
+			return *kid
+		}
+	}
+	return ""
+}
+
+// KeyID returns the ID of the key that Google used for the account's last
+// signature in this process, "" before the first one. Google may use another
+// key for the next one; [SignedString] takes care of that.
+func (c *IAMConfig) KeyID() string {
+	if last, ok := iamKeyIDs.peek(c.signerID()); ok {
+		if kid := last.Load(); kid != nil {
+			return *kid
+		}
+	}
+	return ""
+}
+
+// KeyID returns the name of the key that App Engine used for the last signature
+// in this process, "" before the first one.
+func (m *SigningMethodAppEngineImpl) KeyID() string {
+	if kid := m.lastKeyID.Load(); kid != nil {
+		return *kid
+	}
+	return ""
+}
+
+// keyPath is a parsed KeyPath.
+type keyPath struct {
+	cryptoKey string // resource name of the CryptoKey
+	version   uint64 // 0: the path names the CryptoKey itself
+}
+
+// keyPathForm are the collections of a resource name in Cloud KMS, in order.
+var keyPathForm = [...]string{"projects", "locations", "keyRings", "cryptoKeys", "cryptoKeyVersions"}
+
+// parseKeyPath checks a KeyPath as Cloud KMS would, but before any call and
+// with a message that says what to change.
+func parseKeyPath(name string) (keyPath, error) {
+	invalid := func(format string, args ...any) (keyPath, error) {
+		return keyPath{}, fmt.Errorf("%w: KeyPath %s: %s; want projects/*/locations/*/keyRings/*/cryptoKeys/*[/cryptoKeyVersions/*]",
+			ErrInvalidConfig, quote(name), fmt.Sprintf(format, args...))
+	}
+	switch {
+	case name == "":
+		return invalid("it is empty")
+	case strings.HasPrefix(name, "name="):
+		return invalid(`remove the leading "name="`)
+	case strings.Contains(name, "://"):
+		return invalid("remove the scheme in front of projects/")
+	case strings.HasPrefix(name, "/"):
+		return invalid("remove the leading slash")
+	}
+	segments := strings.Split(name, "/")
+	for i, collection := range keyPathForm {
+		if len(segments) == 2*i && i == len(keyPathForm)-1 {
+			return keyPath{cryptoKey: name}, nil
+		}
+		if len(segments) <= 2*i || segments[2*i] != collection {
+			return invalid("%s/ is missing", collection)
+		}
+		if len(segments) == 2*i+1 || segments[2*i+1] == "" {
+			return invalid("the ID after %s/ is missing", collection)
+		}
+		if id := segments[2*i+1]; !validID(id, collection == "projects") {
+			return invalid("%s is not an ID of %s", quote(id), collection)
+		}
+	}
+	if len(segments) > 2*len(keyPathForm) {
+		return invalid("it goes on after the version")
+	}
+	id := segments[len(segments)-1]
+	version, err := strconv.ParseUint(id, 10, 63)
+	if err != nil || version == 0 || id[0] == '0' {
+		return invalid("%s is not a version number", quote(id))
+	}
+	return keyPath{cryptoKey: strings.Join(segments[:8], "/"), version: version}, nil
+}
+
+// validID reports whether id is one of Cloud KMS's: 1 to 63 letters, digits,
+// underscores and hyphens. A project ID may also carry a domain
+// (example.com:project).
+func validID(id string, project bool) bool {
+	if project && len(id) <= 128 && !strings.HasPrefix(id, ".") {
+		id = strings.NewReplacer(".", "-", ":", "-").Replace(id)
+	} else if len(id) > 63 {
+		return false
+	}
+	return id != "" && strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}
+
+// quote makes foreign text fit for an error message: on one line, and not
+// longer than what helps to recognise it.
+func quote(s string) string {
+	const limit = 100
+	if len(s) > limit {
+		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
+	}
+	return strconv.Quote(s)
+}
