@@ -95,14 +95,14 @@ func isLoopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
-// stayingSecure returns a copy of client that follows no redirect from https to
-// anything else.
+// stayingSecure returns a copy of client that follows no redirect to plain http,
+// except from one loopback address to another.
 func stayingSecure(client *http.Client) *http.Client {
 	secure := *client
 	secure.CheckRedirect = func(request *http.Request, via []*http.Request) error {
 		switch {
-		case via[len(via)-1].URL.Scheme == "https" && request.URL.Scheme != "https":
-			return errors.New("redirected from https to http")
+		case request.URL.Scheme != "https" && (via[len(via)-1].URL.Scheme == "https" || !isLoopback(request.URL.Hostname())):
+			return errors.New("redirected to plain http")
 		case client.CheckRedirect != nil:
 			return client.CheckRedirect(request, via)
 		case len(via) >= 10:

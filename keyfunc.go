@@ -132,9 +132,32 @@ func refuse(err error) jwt.Keyfunc {
 	return func(*jwt.Token) (any, error) { return nil, err }
 }
 
-// KMSVerifyKeyfunc returns a Keyfunc for tokens that the key in config signed.
+// KMSVerifyKeyfunc returns a Keyfunc for tokens by the key that config names.
+// It reads that key, or a CryptoKey's versions and their public keys, before it
+// returns, so that a bad configuration shows at start-up: the error is
+// [ErrMissingConfig], [ErrInvalidConfig], [ErrAlgorithmMismatch] (a key that no
+// signing method is for) or [ErrKeysUnavailable]. It takes
+// cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer), and
+// cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer) for a CryptoKey.
 //
-// ...
+// Where KeyPath names a CryptoKeyVersion, the Keyfunc makes no further call, and
+// goes on to accept the version's tokens if it is disabled later. Where it names
+// a CryptoKey, every ENABLED version is accepted: the list is renewed in the
+// background within KeyRefresh, and once more for a kid that it doesn't have,
+// though at most once a minute. While Cloud KMS is down, the last list serves for
+// an hour past its KeyRefresh.
+//
+// An HMAC key never leaves Cloud KMS. For tokens by one the Keyfunc replaces
+// token.Method by the method of this package, which makes one MacVerify call for
+// each token, bounded by ctx (it takes cloudkms.cryptoKeyVersions.useToVerify).
+//
+// The Keyfunc accepts a token whose method is one of this package's or jwt's own
+// if its RFC algorithm is the one that the key is made for; Override isn't
+// needed. A token with a kid (see [KMSKeyID]) is checked with that key only, one
+// without with each key of its algorithm. Its errors are
+// [ErrAlgorithmMismatch], [ErrUnknownKeyID], [ErrKeysUnavailable] and
+// [jwt.ErrTokenMalformed]. It may be used concurrently. ctx bounds the calls
+// that a token waits for, so it should live as long as the Keyfunc.
 func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, error) {
 	if config == nil {
 		return nil, fmt.Errorf("%w: KMSVerifyKeyfunc needs a *KMSConfig", ErrMissingConfig)
@@ -146,7 +169,19 @@ func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, erro
 	return keyfunc(ctx, src), nil
 }
 
-// IAMVerifyKeyfunc ...
+// IAMVerifyKeyfunc returns a Keyfunc for RS256 tokens by the service account
+// that config names, whether signBlob or signJwt made them. It makes no call
+// itself; that config is nil or invalid ([ErrMissingConfig], [ErrInvalidConfig])
+// shows at the first token.
+//
+// Without EnableCache each token costs a fetch of the account's certificates.
+// With it they are shared by the process and kept for as long as their response
+// says, at most 24 hours: renewed in the background before they expire, fetched
+// once more for an unknown kid, though at most once a minute, and kept in use for
+// StaleIfError beyond their expiry while the endpoint is down.
+//
+// What holds for [KMSVerifyKeyfunc]'s Keyfunc about algorithms, kid, errors,
+// concurrency and ctx holds for this one too.
 func IAMVerifyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
 	if config == nil {
 		return refuse(fmt.Errorf("%w: IAMVerifyKeyfunc needs an *IAMConfig", ErrMissingConfig))
@@ -158,7 +193,37 @@ func IAMVerifyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
 	return keyfunc(ctx, src)
 }
 
-// AppEngineVerifyKeyfunc ...
+// AppEngineVerifyKeyfunc returns a Keyfunc for RS256 tokens by the App Engine app
+// that the program runs as. enableCache keeps the app's certificates between
+// verifications, for as long as App Engine says or else for cacheExpiration (0:
+// not at all); they then behave as those of [IAMVerifyKeyfunc] do with a
+// StaleIfError of one hour.
+//
+// ctx is the context that the App Engine SDK makes its calls with.
 func AppEngineVerifyKeyfunc(ctx context.Context, enableCache bool, cacheExpiration time.Duration) jwt.Keyfunc {
+	if cacheExpiration < 0 {
+		return refuse(fmt.Errorf("%w: cacheExpiration is negative", ErrInvalidConfig))
+	}
 	return keyfunc(ctx, appEngineCertificates(enableCache, cacheExpiration))
+}
+
+// KMSVerfiyKeyfunc is KMSVerifyKeyfunc under the name that v2 gave it.
+//
+// Deprecated: Use [KMSVerifyKeyfunc].
+func KMSVerfiyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, error) {
+	return KMSVerifyKeyfunc(ctx, config)
+}
+
+// IAMVerfiyKeyfunc is IAMVerifyKeyfunc under the name that v2 gave it.
+//
+// Deprecated: Use [IAMVerifyKeyfunc].
+func IAMVerfiyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
+	return IAMVerifyKeyfunc(ctx, config)
+}
+
+// AppEngineVerfiyKeyfunc is AppEngineVerifyKeyfunc under the name that v2 gave it.
+//
+// Deprecated: Use [AppEngineVerifyKeyfunc].
+func AppEngineVerfiyKeyfunc(ctx context.Context, enableCache bool, cacheExpiration time.Duration) jwt.Keyfunc {
+	return AppEngineVerifyKeyfunc(ctx, enableCache, cacheExpiration)
 }

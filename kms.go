@@ -182,11 +182,14 @@ func (m *SigningMethodKMS) Sign(signingString string, key any) ([]byte, error) {
 	return m.sign(ctx, func(string) (string, error) { return signingString, nil })
 }
 
-func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (string, error) {
+func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (text string, err error) {
 	setAlg(token, m.alg)
 	_, fixed, err := callerKeyID(token)
 	if err != nil {
 		return "", err
+	}
+	if !fixed {
+		defer forgetKeyID(token, &err)
 	}
 	var signingString string
 	sig, err := m.sign(ctx, func(kid string) (string, error) {
@@ -197,9 +200,6 @@ func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (
 		return signingString, err
 	})
 	if err != nil {
-		if !fixed {
-			delete(token.Header, "kid") // or the next attempt would take it for the caller's
-		}
 		return "", err
 	}
 	return finish(token, signingString, sig), nil

@@ -111,15 +111,19 @@ func macKeyFromContext(ctx context.Context, alg string) (*macKey, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: the context carries no *KMSConfig: make it with NewKMSContext", ErrMissingConfig)
 	}
-	keyfunc, err := KMSVerifyKeyfunc(ctx, config)
+	key, err := config.key(ctx)
 	if err != nil {
 		return nil, err
 	}
-	key, err := keyfunc(&jwt.Token{Method: kmsMethodByAlg[alg]})
+	method := kmsMethodByAlg[alg]
+	if key.pinned != nil {
+		return &macKey{ctx, key.client, method, []string{key.pinned.name}}, nil
+	}
+	found, err := keyfunc(ctx, &rotatingKeys{key.rotating, key.source})(&jwt.Token{Method: method})
 	if err != nil {
 		return nil, err
 	}
-	return key.(*macKey), nil
+	return found.(*macKey), nil
 }
 
 // macVerify asks Cloud KMS whether a version made mac.

@@ -137,16 +137,27 @@ func finish(token *jwt.Token, signingString string, sig []byte) string {
 	return signingString + "." + token.EncodeSegment(sig)
 }
 
+// forgetKeyID removes a kid from the header if signing failed, or the next
+// attempt would take it for the caller's.
+func forgetKeyID(token *jwt.Token, err *error) {
+	if *err != nil {
+		delete(token.Header, "kid")
+	}
+}
+
 // misses is how often a signer whose key is known only after signing may use
 // another key than expected before the token goes without a kid.
 const misses = 3
 
 // signLearningKeyID signs with a signer that says only afterwards which key it
 // used. last is the key ID that it used last, "" before the first time.
-func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (string, error) {
+func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (text string, err error) {
 	_, fixed, err := callerKeyID(token)
 	if err != nil {
 		return "", err
+	}
+	if !fixed {
+		defer forgetKeyID(token, &err)
 	}
 	for miss := 0; ; miss++ {
 		expected := ""
