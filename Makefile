@@ -1,0 +1,10 @@
+# The steps of .ci/run, one target each.
+STEPS := fmt vet tidy lint test race fuzz examples bench
+
+.PHONY: all $(STEPS)
+
+all:
+	.ci/run
+
+$(STEPS):
+	.ci/run $@
