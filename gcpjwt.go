@@ -1,3 +1,77 @@
+// Package gcpjwt signs and verifies JSON Web Tokens with keys that Google Cloud
+// holds, so that a program never has a private key. It plugs Cloud KMS, the IAM
+// Credentials API and App Engine's App Identity service into
+// [github.com/golang-jwt/jwt/v5].
+//
+// # First call
+//
+// Put the configuration of a signer into a context, and sign with
+// [SignedString]; make a Keyfunc of the same configuration, and verify with
+// jwt.Parse:
+//
+//	config := &gcpjwt.KMSConfig{KeyPath: "projects/p/locations/global/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1"}
+//	ctx = gcpjwt.NewKMSContext(ctx, config)
+//
+//	token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, claims)
+//	text, err := gcpjwt.SignedString(ctx, token)
+//
+//	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
+//	token, err = jwt.Parse(text, keyfunc)
+//
+// SignedString writes the RFC algorithm and the right kid into the header, so
+// that any JWT library can verify the token. [jwt.Token.SignedString] with the
+// context as its key works too; it leaves the header as it is, alias and all.
+//
+// # Choosing a signer
+//
+//   - Cloud KMS ([KMSConfig], [SigningMethodKMSES256] and its siblings) runs
+//     anywhere, has the choice of algorithms, and leaves it to you when a key is
+//     rotated. One call per signature, none per verification (except HMAC).
+//   - signBlob ([IAMConfig], [SigningMethodIAMBlob]) and signJwt
+//     ([SigningMethodIAMJWT]) run anywhere and sign RS256 as a service account whose
+//     keys Google rotates. signJwt insists on a header of its own and an exp within
+//     12 hours; signBlob signs what it is given.
+//   - App Engine ([SigningMethodAppEngine]) signs RS256 as the app's own account,
+//     in App Engine Standard only, and needs no configuration.
+//
+// # Keys and rotation
+//
+// A KeyPath that names a CryptoKeyVersion stands for that version alone. One that
+// names a CryptoKey follows its versions: signatures come from the newest ENABLED
+// version of the method's algorithm, and tokens by every ENABLED version are
+// accepted. A new version is picked up, and a disabled one given up, within
+// [KMSConfig].KeyRefresh. Cloud KMS itself may take up to three hours to make a
+// disablement consistent, and the public key of a disabled version cannot be read
+// any more, so a verifier that has to survive restarts must run before the old
+// version is disabled. ROTATION.md in the repository has the order of steps, for
+// planned and for emergency rotation.
+//
+// The kid of a Cloud KMS token is [KMSKeyID] of the version's name; those of
+// service accounts and App Engine are Google's. A token with a kid is checked with
+// that key only, one without with every key of its signer.
+//
+// # Caching
+//
+// Public keys in Cloud KMS never change and are always kept. Certificates of
+// service accounts are kept if [IAMConfig].EnableCache says so, those of App
+// Engine if AppEngineVerifyKeyfunc is told to. Whatever is kept is shared by the
+// process, fetched once for any number of callers, renewed in the background
+// before it expires, fetched again for an unknown kid once a minute at most, and
+// used for a bounded time past its expiry while its origin is down.
+//
+// # Errors
+//
+// Every error is matched with [errors.Is]; Google's own stays reachable through
+// [errors.As] (an *apierror.APIError or a *googleapi.Error) and status.Code. Of
+// those of a Keyfunc, [ErrKeysUnavailable] says nothing about the token: answer 503
+// rather than 401, as package middleware does. No error holds a token, a
+// signature or a payload.
+//
+// # Concurrency
+//
+// Signing methods, configurations, Keyfuncs and what they share may be used
+// concurrently. A [jwt.Token] that is being signed must not be shared. The end of
+// a context ends the call that waits with it, and nothing that others wait for.
 package gcpjwt
 
 import (
