@@ -109,7 +109,7 @@ func callAppEngine[T any](ctx context.Context, name string, call func(ctx contex
 	case appengine.IsTimeoutError(done.err) && !errors.Is(done.err, context.DeadlineExceeded):
 		done.err = fmt.Errorf("%w: %w", context.DeadlineExceeded, done.err)
 	}
-	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (does app.yaml have app_engine_apis: true?): %w", name, done.err)
+	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, done.err)
 }
 
 // appEngineCache holds the app's certificates, by how long they are kept where

@@ -71,6 +71,7 @@ type verifyKey struct {
 	kid, alg string
 	key      any         // the public key; nil where it is the version's
 	version  *kmsVersion // nil unless the key is in Cloud KMS
+	settled  time.Time   // when verifiers everywhere have had the time to read of it
 }
 
 // keySet holds the keys of a signer. It doesn't change.
@@ -98,13 +99,23 @@ func (s *keySet) has(version *kmsVersion) bool {
 	return slices.ContainsFunc(s.keys, func(k *verifyKey) bool { return k.version == version })
 }
 
+// newest returns the first version of an algorithm that is settled, or if none
+// is, the first.
 func (s *keySet) newest(alg string, except *kmsVersion) *kmsVersion {
+	var first *kmsVersion
+	now := time.Now()
 	for _, k := range s.keys {
-		if k.alg == alg && k.version != except {
+		if k.alg != alg || k.version == except {
+			continue
+		}
+		if !now.Before(k.settled) {
 			return k.version
 		}
+		if first == nil {
+			first = k.version
+		}
 	}
-	return nil
+	return first
 }
 
 // certificates is the key source of a signer whose RS256 keys Google rotates

@@ -220,11 +220,16 @@ func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx 
 		delegates = append(delegates, prefix+delegate)
 	}
 	backoff := gax.Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second, Multiplier: 2}
+	var last error
 	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
-		return call(ctx, service, prefix+config.ServiceAccount, delegates)
+		last = call(ctx, service, prefix+config.ServiceAccount, delegates)
+		return last
 	}, gax.WithTimeout(iamTimeout), gax.WithRetry(func() gax.Retryer { return gax.OnHTTPCodes(backoff, iamRetryable...) }))
 	if err == nil {
 		return nil
+	}
+	if !errors.Is(err, last) {
+		err = fmt.Errorf("%w: %w", err, last) // time ran out while backing off; say from what
 	}
 	err = withContextError(ctx, err)
 	var answer *googleapi.Error

@@ -50,20 +50,32 @@ func keyfunc(ctx context.Context, src keySource) jwt.Keyfunc {
 		if !named {
 			return everyKey(ctx, src, set, token, alg)
 		}
-		key := set.lookup[keyName{kid, alg}]
-		if key == nil && !set.knows(kid) && plausibleKeyID(kid) {
-			if set, err = src.renew(ctx, set); err != nil {
-				return nil, unavailable(fmt.Errorf("%w %s: %w", ErrUnknownKeyID, quote(kid), err))
-			}
-			key = set.lookup[keyName{kid, alg}]
+		key, err := findKey(ctx, src, set, keyName{kid, alg})
+		if err != nil {
+			return nil, err
 		}
-		switch {
-		case key != nil:
-			return oneKey(ctx, src, key, token)
-		case set.knows(kid):
-			return nil, fmt.Errorf("%w: key %s is not one for alg %s", ErrAlgorithmMismatch, quote(kid), alg)
+		return oneKey(ctx, src, key, token)
+	}
+}
+
+// findKey returns the key of a name, renewing the set for a kid that is not in
+// it. If a first renewal was under way before the key was there, a second
+// follows; else that is within its cool-down.
+func findKey(ctx context.Context, src keySource, set *keySet, name keyName) (*verifyKey, error) {
+	for renewals := 0; ; renewals++ {
+		if key := set.lookup[name]; key != nil {
+			return key, nil
 		}
-		return nil, fmt.Errorf("%w: %s", ErrUnknownKeyID, quote(kid))
+		if set.knows(name.kid) {
+			return nil, fmt.Errorf("%w: key %s is not one for alg %s", ErrAlgorithmMismatch, quote(name.kid), name.alg)
+		}
+		if renewals == 2 || !plausibleKeyID(name.kid) {
+			return nil, fmt.Errorf("%w: %s", ErrUnknownKeyID, quote(name.kid))
+		}
+		var err error
+		if set, err = src.renew(ctx, set); err != nil {
+			return nil, unavailable(fmt.Errorf("%w %s: %w", ErrUnknownKeyID, quote(name.kid), err))
+		}
 	}
 }
 
@@ -119,10 +131,12 @@ func everyKey(ctx context.Context, src keySource, set *keySet, token *jwt.Token,
 }
 
 // unavailable marks an error as one that says nothing about the token, unless
-// it is about the configuration.
+// it is one that no waiting mends.
 func unavailable(err error) error {
-	if errors.Is(err, ErrInvalidConfig) || errors.Is(err, ErrMissingConfig) || errors.Is(err, ErrKeysUnavailable) {
-		return err
+	for _, permanent := range []error{ErrInvalidConfig, ErrMissingConfig, ErrAlgorithmMismatch, ErrKeysUnavailable} {
+		if errors.Is(err, permanent) {
+			return err
+		}
 	}
 	return fmt.Errorf("%w: %w", ErrKeysUnavailable, err)
 }

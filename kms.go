@@ -38,9 +38,11 @@ type KMSConfig struct {
 	KMSClient *kms.KeyManagementClient
 
 	// KeyRefresh is how long a CryptoKey's list of versions may be used. It is
-	// renewed in the background from half of this time on. 0 means 5 minutes;
-	// a negative value is an error. It has no effect on a KeyPath that names a
-	// CryptoKeyVersion, whose public key never changes.
+	// renewed in the background from half of this time on. A version newly
+	// generated signs only once it is that half old, if there is an older one,
+	// so that verifiers with the same KeyRefresh have read of it by then. 0
+	// means 5 minutes; a negative value is an error. It has no effect on a
+	// KeyPath that names a CryptoKeyVersion, whose public key never changes.
 	KeyRefresh time.Duration
 
 	// Logger is told of failures that no caller sees, such as that of a

@@ -55,8 +55,8 @@ type cryptoKey struct {
 	lastKeyID atomic.Pointer[string]
 }
 
-// newest returns the newest ENABLED version of m's algorithm other than failed,
-// which a signature just found disabled.
+// newest returns the version to sign with: the newest ENABLED one of m's
+// algorithm other than failed, which a signature just found disabled.
 func (k *cryptoKey) newest(ctx context.Context, src *versionSource, m *SigningMethodKMS, failed *kmsVersion) (*kmsVersion, error) {
 	set, err := k.versions.Get(ctx, src)
 	if err != nil {
@@ -68,7 +68,7 @@ func (k *cryptoKey) newest(ctx context.Context, src *versionSource, m *SigningMe
 		// The signature in hand waits for this, so no cool-down.
 		set, err = k.versions.Renew(ctx, src, set, 0)
 	case version == nil:
-		set, err = k.versions.Renew(ctx, src, set, unknownCooldown)
+		set, err = k.versions.Renew(ctx, src, set, src.cooldown())
 	default:
 		return version, nil
 	}
@@ -115,6 +115,10 @@ func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, e
 	return newKeySet(keys), refresh.Lifetime{Renew: s.lifetime / 2, Fresh: s.lifetime, Stale: versionsStale}, nil
 }
 
+// cooldown is how long after a reading that an unknown kid set off further ones
+// set off none. The list is read that often anyway if KeyRefresh is short.
+func (s *versionSource) cooldown() time.Duration { return min(unknownCooldown, s.lifetime/2) }
+
 func (s *versionSource) Failed(err error) {
 	if s.logger != nil {
 		s.logger.Warn("gcpjwt: keeping the known versions of a Cloud KMS key", "key", s.name, "error", err)
@@ -145,6 +149,9 @@ func (s *versionSource) list(ctx context.Context, op *kmsCall) ([]*verifyKey, er
 			continue
 		}
 		key := &verifyKey{kid: KMSKeyID(v.Name), alg: m.alg, version: versionOf(s.client, v.Name)}
+		if v.GenerateTime != nil {
+			key.settled = v.GenerateTime.AsTime().Add(s.lifetime / 2)
+		}
 		numbers[key] = number
 		keys = append(keys, key)
 	}
@@ -206,7 +213,7 @@ func (r *rotatingKeys) get(ctx context.Context) (*keySet, error) {
 }
 
 func (r *rotatingKeys) renew(ctx context.Context, seen *keySet) (*keySet, error) {
-	return r.key.versions.Renew(ctx, r.source, seen, unknownCooldown)
+	return r.key.versions.Renew(ctx, r.source, seen, r.source.cooldown())
 }
 
 func (r *rotatingKeys) resolve(ctx context.Context, key *verifyKey) (any, error) {
