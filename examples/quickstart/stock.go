@@ -1,0 +1,161 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	kms "cloud.google.com/go/kms/apiv1"
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"filippo.io/mldsa"
+	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/appengine/v2"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+)
+
+// A stockCheck verifies a token's signature with what anybody has: the signer's
+// public API and jwt's own methods.
+type stockCheck func(ctx context.Context, alg, kid string, token *jwt.Token) error
+
+// stockMethods are jwt's own. A variable rather than jwt.GetSigningMethod, which
+// Override would change.
+var stockMethods = map[string]jwt.SigningMethod{
+	"RS256": jwt.SigningMethodRS256, "RS512": jwt.SigningMethodRS512,
+	"PS256": jwt.SigningMethodPS256, "PS512": jwt.SigningMethodPS512,
+	"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384,
+	"EdDSA": jwt.SigningMethodEdDSA,
+}
+
+var mldsaParameters = map[string]mldsa.Parameters{
+	"ML-DSA-44": mldsa.MLDSA44(), "ML-DSA-65": mldsa.MLDSA65(), "ML-DSA-87": mldsa.MLDSA87(),
+}
+
+func kmsStockCheck(client *kms.KeyManagementClient, version *kmspb.CryptoKeyVersion) stockCheck {
+	return func(ctx context.Context, alg, kid string, token *jwt.Token) error {
+		if want := gcpjwt.KMSKeyID(version.Name); kid != want {
+			return fmt.Errorf("the kid is %q, that of %s is %q", kid, version.Name, want)
+		}
+		if params, ok := mldsaParameters[alg]; ok {
+			key, err := publicKey(ctx, client, version.Name, kmspb.PublicKey_NIST_PQC)
+			if err != nil {
+				return err
+			}
+			public, err := mldsa.NewPublicKey(params, key)
+			if err != nil {
+				return fmt.Errorf("parse the public key: %w", err)
+			}
+			return mldsa.Verify(public, []byte(signingInput(token)), token.Signature, nil)
+		}
+		method, ok := stockMethods[alg]
+		if !ok {
+			return macVerify(ctx, client, version.Name, token)
+		}
+		key, err := publicKey(ctx, client, version.Name, kmspb.PublicKey_PEM)
+		if err != nil {
+			return err
+		}
+		block, _ := pem.Decode(key)
+		if block == nil {
+			return errors.New("the public key isn't in PEM")
+		}
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return fmt.Errorf("parse the public key: %w", err)
+		}
+		return method.Verify(signingInput(token), token.Signature, public)
+	}
+}
+
+func publicKey(ctx context.Context, client *kms.KeyManagementClient, version string, format kmspb.PublicKey_PublicKeyFormat) ([]byte, error) {
+	response, err := client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: version, PublicKeyFormat: format})
+	if err != nil {
+		return nil, fmt.Errorf("get the public key: %w", err)
+	}
+	return response.GetPublicKey().GetData(), nil
+}
+
+// macVerify asks Cloud KMS, as there is no public key.
+func macVerify(ctx context.Context, client *kms.KeyManagementClient, version string, token *jwt.Token) error {
+	response, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{
+		Name: version,
+		Data: []byte(signingInput(token)),
+		Mac:  token.Signature,
+	})
+	if err != nil {
+		return fmt.Errorf("call MacVerify: %w", err)
+	}
+	if !response.Success {
+		return jwt.ErrSignatureInvalid
+	}
+	return nil
+}
+
+func iamStockCheck(config *gcpjwt.IAMConfig) stockCheck {
+	return func(ctx context.Context, alg, kid string, token *jwt.Token) error {
+		endpoint := cmp.Or(config.CertificateURL, "https://www.googleapis.com/robot/v1/metadata/x509/")
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+url.PathEscape(config.ServiceAccount), nil)
+		if err != nil {
+			return err
+		}
+		response, err := cmp.Or(config.Client, http.DefaultClient).Do(request)
+		if err != nil {
+			return fmt.Errorf("get the certificates: %w", err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("get the certificates: %s", response.Status)
+		}
+		var certificates map[string]string
+		if err := json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&certificates); err != nil {
+			return fmt.Errorf("read the certificates: %w", err)
+		}
+		return checkCertificates(alg, kid, token, certificates)
+	}
+}
+
+func appEngineStockCheck(ctx context.Context, alg, kid string, token *jwt.Token) error {
+	list, err := appengine.PublicCertificates(ctx)
+	if err != nil {
+		return fmt.Errorf("get the certificates: %w", err)
+	}
+	certificates := make(map[string]string)
+	for _, c := range list {
+		certificates[c.KeyName] = string(c.Data)
+	}
+	return checkCertificates(alg, kid, token, certificates)
+}
+
+// checkCertificates verifies with the certificate that the kid names. A token that was
+// signed while Google phases in a new key may have no kid: any will do then.
+func checkCertificates(alg, kid string, token *jwt.Token, certificates map[string]string) error {
+	if alg != jwt.SigningMethodRS256.Alg() {
+		return fmt.Errorf("the algorithm is %q, not RS256", alg)
+	}
+	if kid != "" {
+		certificate, ok := certificates[kid]
+		if !ok {
+			return fmt.Errorf("none of the %d certificates has the kid %q", len(certificates), kid)
+		}
+		certificates = map[string]string{kid: certificate}
+	}
+	err := errors.New("there are no certificates")
+	for _, certificate := range certificates {
+		public, parseErr := jwt.ParseRSAPublicKeyFromPEM([]byte(certificate))
+		if parseErr != nil {
+			err = fmt.Errorf("parse a certificate: %w", parseErr)
+			continue
+		}
+		if err = jwt.SigningMethodRS256.Verify(signingInput(token), token.Signature, public); err == nil {
+			return nil
+		}
+	}
+	return err
+}
