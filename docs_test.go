@@ -1,0 +1,384 @@
+package gcpjwt_test
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/golang-jwt/jwt/v5"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+)
+
+var documents = []string{"README.md", "MIGRATION.md", "ROTATION.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+// read returns the lines of a file.
+func read(t *testing.T, name string) []string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+}
+
+// A block is a fenced block of a document.
+type block struct {
+	line  int // the number of its first line in the document
+	lines []string
+}
+
+func (b block) String() string { return strings.Join(b.lines, "\n") }
+
+// blocks returns the blocks of one language in a document.
+func blocks(t *testing.T, document, language string) (found []block) {
+	t.Helper()
+	fence := ""
+	for i, line := range read(t, document) {
+		switch {
+		case fence == "" && strings.HasPrefix(line, "```"):
+			fence = line
+			if fence == "```"+language {
+				found = append(found, block{line: i + 2})
+			}
+		case line == "```":
+			fence = ""
+		case fence == "```"+language:
+			b := &found[len(found)-1]
+			b.lines = append(b.lines, line)
+		}
+	}
+	if fence != "" {
+		t.Errorf("%s: a block isn't closed", document)
+	}
+	return found
+}
+
+// unindented returns lines as one text, without their indentation.
+func unindented(lines []string) string {
+	var text strings.Builder
+	for _, line := range lines {
+		text.WriteString(strings.TrimLeft(line, "\t "))
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// TestSnippets checks that the Go code in the documents is code that is
+// compiled: whole lines in a row, but for their indentation.
+func TestSnippets(t *testing.T) {
+	var sources []string
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && (path == "internal" || entry.Name()[0] == '.'):
+			return fs.SkipDir
+		case strings.HasSuffix(path, "_test.go"), strings.HasPrefix(path, "examples"+string(filepath.Separator)) && strings.HasSuffix(path, ".go"):
+			sources = append(sources, "\n"+unindented(read(t, path)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents {
+		for _, b := range blocks(t, document, "go") {
+			text := "\n" + unindented(b.lines)
+			if !slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, text) }) {
+				t.Errorf("%s:%d: this code is in no Go file:\n%v", document, b.line, b)
+			}
+		}
+	}
+}
+
+func TestReadmeProgram(t *testing.T) {
+	const program = "examples/readme/main.go"
+	found := blocks(t, "README.md", "go")
+	if len(found) == 0 {
+		t.Fatal("README.md has no Go code")
+	}
+	b := found[0]
+	if !slices.Equal(b.lines, read(t, program)) {
+		t.Errorf("README.md:%d: this is not %s", b.line, program)
+	}
+	if b.line > 10 {
+		t.Errorf("README.md: the program begins on line %d, want line 10 at most", b.line)
+	}
+	if end := b.line + len(b.lines); end > 50 {
+		t.Errorf("README.md: the program ends on line %d, want line 50 at most", end)
+	}
+
+	command := exec.CommandContext(t.Context(), "go", "run", "./examples/readme")
+	command.Env = append(os.Environ(), "KMS_KEY=")
+	out, err := command.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "signed with ES256 by key ") {
+		t.Errorf("%v: %v\n%s", command, err, out)
+	}
+}
+
+func TestReadme(t *testing.T) {
+	lines := read(t, "README.md")
+	if len(lines) >= 250 {
+		t.Errorf("README.md has %d lines, want less than 250", len(lines))
+	}
+	for _, command := range []string{"go run ./examples/quickstart", "go test ./...", "go get github.com/someone1/gcp-jwt-go/v3"} {
+		if !slices.ContainsFunc(lines, func(line string) bool { return line == command || strings.HasPrefix(line, command+" ") }) {
+			t.Errorf("README.md doesn't have the command %s on a line of its own", command)
+		}
+	}
+}
+
+// TestMigrationDiff checks that the diff in MIGRATION.md ends at what compiles,
+// and begins at something that doesn't know v3.
+func TestMigrationDiff(t *testing.T) {
+	const ported = "examples/migrated/tokens.go"
+	found := blocks(t, "MIGRATION.md", "diff")
+	if len(found) != 1 {
+		t.Fatalf("MIGRATION.md has %d diffs, want 1", len(found))
+	}
+	var before, after []string
+	for i, line := range found[0].lines {
+		sign, text := " ", ""
+		if line != "" {
+			sign, text = line[:1], line[1:]
+		}
+		switch sign {
+		case " ":
+			before, after = append(before, text), append(after, text)
+		case "-":
+			before = append(before, text)
+		case "+":
+			after = append(after, text)
+		default:
+			t.Errorf("MIGRATION.md:%d: a diff has no line %q", found[0].line+i, line)
+		}
+	}
+	if !slices.Equal(after, read(t, ported)) {
+		t.Errorf("MIGRATION.md:%d: the diff doesn't lead to %s", found[0].line, ported)
+	}
+	if text := strings.Join(before, "\n"); strings.Contains(text, "/v3") || !strings.Contains(text, "gcp-jwt-go/v2") {
+		t.Errorf("MIGRATION.md:%d: the diff doesn't start from v2", found[0].line)
+	}
+}
+
+// TestRevocationTable checks that both documents say the same of how fast a
+// revoked key stops working.
+func TestRevocationTable(t *testing.T) {
+	table := func(document string) string {
+		var rows []string
+		for _, line := range read(t, document) {
+			if strings.HasPrefix(line, "| Signer | Verifier |") || len(rows) > 0 && strings.HasPrefix(line, "|") {
+				rows = append(rows, line)
+			} else if len(rows) > 0 {
+				break
+			}
+		}
+		return strings.Join(rows, "\n")
+	}
+	if a, b := table("ROTATION.md"), table("SECURITY.md"); a != b || a == "" {
+		t.Errorf("ROTATION.md says\n%s\nand SECURITY.md says\n%s", a, b)
+	}
+}
+
+var (
+	linkPattern = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	pathPattern = regexp.MustCompile(`(?:^|[\s` + "`" + `("=])(\./[\w./-]+)`)
+	codeSpan    = regexp.MustCompile("`[^`]*`")
+)
+
+// TestLinks checks that the files and headings exist that the documents name.
+func TestLinks(t *testing.T) {
+	for _, document := range documents {
+		fenced := false
+		for i, line := range read(t, document) {
+			if strings.HasPrefix(line, "```") {
+				fenced = !fenced
+			}
+			for _, match := range pathPattern.FindAllStringSubmatch(line, -1) {
+				path := strings.TrimRight(match[1], "./")
+				if _, err := os.Stat(path); path != "" && err != nil {
+					t.Errorf("%s:%d: %v", document, i+1, err)
+				}
+			}
+			if fenced {
+				continue
+			}
+			for _, match := range linkPattern.FindAllStringSubmatch(codeSpan.ReplaceAllString(line, ""), -1) {
+				if strings.Contains(match[1], "://") {
+					continue
+				}
+				path, anchor, _ := strings.Cut(match[1], "#")
+				if path == "" {
+					path = document
+				}
+				if _, err := os.Stat(path); err != nil {
+					t.Errorf("%s:%d: %v", document, i+1, err)
+				} else if anchor != "" && !slices.Contains(anchors(t, path), anchor) {
+					t.Errorf("%s:%d: %s has no heading #%s", document, i+1, path, anchor)
+				}
+			}
+		}
+	}
+}
+
+// anchors returns the names that GitHub gives to a document's headings.
+func anchors(t *testing.T, document string) (names []string) {
+	fenced := false
+	for _, line := range read(t, document) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if title := strings.TrimLeft(line, "#"); !fenced && title != line {
+			name := strings.Map(func(r rune) rune {
+				switch {
+				case r == ' ':
+					return '-'
+				case r == '-', r == '_', '0' <= r && r <= '9', 'a' <= r && r <= 'z':
+					return r
+				}
+				return -1
+			}, strings.ToLower(strings.TrimSpace(title)))
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// tableRows returns the cells of the rows of all tables in a document whose
+// first cell is a name in backquotes that matches.
+func tableRows(t *testing.T, document string, name *regexp.Regexp) (rows [][]string) {
+	for _, line := range read(t, document) {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		if first := cells[0]; name.MatchString(strings.Trim(first, "`")) && first[0] == '`' {
+			cells[0] = strings.Trim(first, "`")
+			rows = append(rows, cells)
+		}
+	}
+	return rows
+}
+
+// TestMethodTable checks the README's table of methods against the package: its
+// variables, the names that jwt knows, and what Cloud KMS's keys do.
+func TestMethodTable(t *testing.T) {
+	p, err := readPackage(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := p.exported()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var variables []string
+	for _, line := range lines {
+		if name, ok := strings.CutPrefix(line, "pkg gcpjwt, var SigningMethod"); ok {
+			name, _, _ = strings.Cut(name, " ")
+			variables = append(variables, "SigningMethod"+name)
+		}
+	}
+	rows := tableRows(t, "README.md", regexp.MustCompile(`^SigningMethod\w+$`))
+	var names, registered []string
+	algorithms := make(map[string]string) // by KMS algorithm, the RFC algorithm
+	for _, row := range rows {
+		name, alias, alg := row[0], row[1], row[2]
+		names = append(names, name)
+		if want := strings.TrimPrefix(name, "SigningMethod"); alias != want {
+			t.Errorf("README.md: the alias of %s is %s, want %s", name, alias, want)
+		}
+		if jwt.GetSigningMethod(alias) == nil {
+			t.Errorf("README.md: jwt knows no method %s", alias)
+		}
+		if jwt.GetSigningMethod(alg) == nil {
+			t.Errorf("README.md: jwt knows no method %s, the algorithm of %s", alg, name)
+		}
+		registered = append(registered, alias, alg)
+		for _, algorithm := range kmsAlgorithms(row[3]) {
+			if other, twice := algorithms[algorithm]; twice {
+				t.Errorf("README.md: %s belongs to %s and to %s", algorithm, other, alias)
+			}
+			algorithms[algorithm] = alias + " " + alg
+		}
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, variables) {
+		t.Errorf("README.md: the table has the methods\n%v\nwant\n%v", names, variables)
+	}
+	for _, alg := range jwt.GetAlgorithms() {
+		stock := slices.Contains([]string{"none", "RS384", "PS384", "ES512"}, alg)
+		if !stock && !slices.Contains(registered, alg) {
+			t.Errorf("README.md: the table lacks %s, which is registered with jwt", alg)
+		}
+	}
+
+	for value := range kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm_name {
+		algorithm := kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm(value)
+		t.Run(algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			server, client := startKMS(t)
+			version, err := server.CreateKey("key", algorithm)
+			if err != nil {
+				t.Skip(err) // no key for signing
+			}
+			config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
+			ctx := gcpjwt.NewKMSContext(t.Context(), config)
+			alias, alg, ok := strings.Cut(algorithms[algorithm.String()], " ")
+			if !ok {
+				for _, row := range rows {
+					method := jwt.GetSigningMethod(row[1])
+					if _, isKMS := method.(*gcpjwt.SigningMethodKMS); !isKMS {
+						continue
+					}
+					if _, err := gcpjwt.SignedString(ctx, jwt.New(method)); err == nil {
+						t.Errorf("README.md: the table lacks %v, with which %s signs", algorithm, row[1])
+					}
+				}
+				return
+			}
+			token := jwt.NewWithClaims(jwt.GetSigningMethod(alias), jwt.MapClaims{"sub": "somebody"})
+			text, err := gcpjwt.SignedString(ctx, token)
+			if err != nil {
+				t.Fatalf("README.md: %s doesn't sign with a key of this algorithm: %v", alias, err)
+			}
+			if token.Header["alg"] != alg {
+				t.Errorf("README.md: %s is %v, not %s", alias, token.Header["alg"], alg)
+			}
+			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := jwt.Parse(text, keyfunc); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// kmsAlgorithms returns the names in a table's cell, such as
+// `RSA_SIGN_PKCS1_{2048,3072}_SHA256`.
+func kmsAlgorithms(cell string) (names []string) {
+	for _, span := range codeSpan.FindAllString(cell, -1) {
+		span = strings.Trim(span, "`")
+		before, rest, braces := strings.Cut(span, "{")
+		if !braces {
+			names = append(names, span)
+			continue
+		}
+		choices, after, _ := strings.Cut(rest, "}")
+		for choice := range strings.SplitSeq(choices, ",") {
+			names = append(names, before+choice+after)
+		}
+	}
+	return names
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestRun(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `session of alice
+invitation of bob@example.com
+requests are let through if they are signed
+`
+	if out.String() != want {
+		t.Errorf("the program printed\n%swant\n%s", out.String(), want)
+	}
+}
