@@ -193,5 +193,5 @@ func rsaPublicKey(text []byte) (*rsa.PublicKey, bool) {
 		}
 	}
 	public, ok := key.(*rsa.PublicKey)
-	return public, ok && public.Size() >= minRSASignature
+	return public, ok && public.N.BitLen() >= 2048
 }

@@ -41,7 +41,7 @@
 // version of the method's algorithm, and tokens by every ENABLED version are
 // accepted. A new version is picked up, and a disabled one given up, within
 // [KMSConfig].KeyRefresh; verifiers learn of a new version before signers take it
-// into use. Cloud KMS itself may take up to three hours to make a
+// into use. Cloud KMS itself may take up to hours to make a
 // disablement consistent, and the public key of a disabled version cannot be read
 // any more, so a verifier that has to survive restarts must run before the old
 // version is disabled. ROTATION.md in the repository has the order of steps, for

@@ -256,26 +256,36 @@ func (c *KMSConfig) verifyKeys(ctx context.Context) (keySource, error) {
 	}
 	name := key.pinned.name
 	public, err := key.pinned.publicKey(ctx, key.client, kmspb.PublicKey_PEM)
-	switch {
-	case status.Code(err) == codes.FailedPrecondition && isMAC(ctx, key.client, name):
-		// Which of the three it is, the length of a MAC tells.
-		var keys []*verifyKey
-		for _, m := range kmsMethods {
-			if m.input == sendMAC {
-				keys = append(keys, &verifyKey{kid: key.pinned.kid, alg: m.alg, version: key.pinned})
-			}
+	if err == nil {
+		err = public.denied
+	}
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.FailedPrecondition, codes.PermissionDenied:
+		if isMAC(ctx, key.client, name) {
+			return &pinnedKeys{key.client, newKeySet(macKeys(key.pinned))}, nil
 		}
-		return &pinnedKeys{key.client, newKeySet(keys)}, nil
-	case err != nil:
 		return nil, err
-	case public.denied != nil:
-		return nil, public.denied
+	default:
+		return nil, err
 	}
 	m := kmsMethodOf[public.algorithm]
 	if m == nil {
 		return nil, fmt.Errorf("%w: no signing method is for a key of algorithm %s, which %s is", ErrAlgorithmMismatch, public.algorithm, name)
 	}
 	return &pinnedKeys{key.client, newKeySet([]*verifyKey{{kid: key.pinned.kid, alg: m.alg, version: key.pinned}})}, nil
+}
+
+// macKeys are the keys of a MAC version under all three algorithms. Which of them
+// is its own, the length of a MAC tells.
+func macKeys(version *kmsVersion) []*verifyKey {
+	var keys []*verifyKey
+	for _, m := range kmsMethods {
+		if m.input == sendMAC {
+			keys = append(keys, &verifyKey{kid: version.kid, alg: m.alg, version: version})
+		}
+	}
+	return keys
 }
 
 // pinnedKeys is the key source of one CryptoKeyVersion.
