@@ -91,9 +91,9 @@ func callAppEngine[T any](ctx context.Context, name string, call func(ctx contex
 		err   error
 	}
 	ctx, cancel := context.WithTimeout(ctx, appEngineTimeout) // an earlier deadline stays
+	defer cancel()
 	results := make(chan result, 1)
 	go func() {
-		defer cancel()
 		value, err := call(ctx)
 		results <- result{value, err}
 	}()
