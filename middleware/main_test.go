@@ -1,0 +1,191 @@
+package middleware_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/middleware"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	account  = "api-signer@test.iam.gserviceaccount.com"
+	audience = "https://api.example.com"
+)
+
+// testKey signs the tokens of tests that are about the middleware alone. It is
+// the same in each process, so that fuzzing keeps its finds.
+var testKey = func() ed25519.PrivateKey {
+	seed := sha256.Sum256([]byte("a key for tests of package middleware"))
+	return ed25519.NewKeyFromSeed(seed[:])
+}()
+
+// testKeyfunc returns the public key of testKey.
+func testKeyfunc(token *jwt.Token) (any, error) {
+	if token.Method != jwt.SigningMethodEdDSA {
+		return nil, errors.New("not a token by testKey")
+	}
+	return testKey.Public(), nil
+}
+
+// signed returns a token by testKey with the given claims and, unless they
+// say otherwise, an exp in an hour.
+func signed(t testing.TB, claims jwt.MapClaims) string {
+	t.Helper()
+	all := jwt.MapClaims{"exp": time.Now().Add(time.Hour).Unix()}
+	for name, value := range claims {
+		all[name] = value
+	}
+	text, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, all).SignedString(testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// raw is a claim in JSON.
+func raw(text string) json.RawMessage { return json.RawMessage(text) }
+
+// serve sends a request with the given Authorization headers through auth, to a
+// handler that checks the token in its context.
+func serve(t testing.TB, auth func(http.Handler) http.Handler, authorization ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "https://api.example.com/", nil)
+	for _, value := range authorization {
+		r.Header.Add("Authorization", value)
+	}
+	return serveRequest(t, auth, r)
+}
+
+func serveRequest(t testing.TB, auth func(http.Handler) http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	handler := auth(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if token, ok := middleware.TokenFromContext(r.Context()); !ok || !token.Valid {
+			t.Errorf("the context's token is %v, %v, want a valid one", token, ok)
+		}
+		w.Write([]byte("let in"))
+	}))
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+// What a client is told.
+type answer struct {
+	status     int
+	challenge  string
+	retryAfter string
+}
+
+var (
+	letIn        = answer{status: http.StatusOK}
+	noToken      = answer{status: http.StatusUnauthorized, challenge: "Bearer"}
+	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer error="invalid_token"`}
+	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer error="insufficient_scope"`}
+	unavailable  = answer{status: http.StatusServiceUnavailable, retryAfter: "10"}
+	serverFault  = answer{status: http.StatusInternalServerError}
+)
+
+// check checks a response down to the last byte: nothing else may be in it
+// (B34).
+func check(t testing.TB, w *httptest.ResponseRecorder, want answer) {
+	t.Helper()
+	got := answer{w.Code, w.Header().Get("WWW-Authenticate"), w.Header().Get("Retry-After")}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+		return
+	}
+	if want == letIn {
+		if w.Body.String() != "let in" {
+			t.Errorf("got the body %q, want the handler's", w.Body)
+		}
+		return
+	}
+	if text := http.StatusText(want.status) + "\n"; w.Body.String() != text {
+		t.Errorf("got the body %q, want %q", w.Body, text)
+	}
+	for name, values := range w.Header() {
+		switch name {
+		case "Content-Type", "X-Content-Type-Options": // http.Error's
+		case "Www-Authenticate", "Retry-After":
+			if len(values) != 1 {
+				t.Errorf("got %s headers %q, want one", name, values)
+			}
+		default:
+			t.Errorf("got an unexpected header %s: %q", name, values)
+		}
+	}
+}
+
+// startIAM starts an IAM Credentials server with account on it, and returns a
+// configuration that reaches it and caches certificates.
+func startIAM(t testing.TB, opts ...testutil.Option) (*testutil.IAM, *gcpjwt.IAMConfig) {
+	t.Helper()
+	server, err := testutil.NewIAM(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	if _, err := server.CreateAccount(account); err != nil {
+		t.Fatal(err)
+	}
+	service, err := server.Service(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, &gcpjwt.IAMConfig{
+		ServiceAccount: account,
+		IAMType:        gcpjwt.IAMJwtType,
+		IAMService:     service,
+		EnableCache:    true,
+		Client:         server.Client(),
+		CertificateURL: server.CertificateURL(),
+	}
+}
+
+// startKMS starts a Cloud KMS server with one key of an algorithm, and returns a
+// configuration that reaches it.
+func startKMS(t testing.TB, algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, opts ...testutil.Option) (*testutil.KMS, *gcpjwt.KMSConfig) {
+	t.Helper()
+	server, err := testutil.NewKMS(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	version, err := server.CreateKey("key", algorithm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return server, &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
+}
+
+// signWith signs a token for audience, which expires in an hour.
+func signWith(t testing.TB, ctx context.Context, method jwt.SigningMethod, audience string) string {
+	t.Helper()
+	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(method, jwt.MapClaims{
+		"sub": "somebody", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(),
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
