@@ -78,12 +78,13 @@ func New(keyfunc jwt.Keyfunc, options ...Option) func(http.Handler) http.Handler
 	for _, option := range options {
 		option(&v.config)
 	}
-	v.parser = jwt.NewParser(
+	rules := []jwt.ParserOption{
 		jwt.WithExpirationRequired(),
 		jwt.WithIssuedAt(),
 		jwt.WithLeeway(v.leeway),
 		jwt.WithStrictDecoding(),
-	)
+	}
+	v.parser, v.validator = jwt.NewParser(rules...), jwt.NewValidator(rules...)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			token, err := v.verify(r)
@@ -109,8 +110,9 @@ func TokenFromContext(ctx context.Context) (*jwt.Token, bool) {
 // verifier decides on requests.
 type verifier struct {
 	config
-	keyfunc jwt.Keyfunc
-	parser  *jwt.Parser
+	keyfunc   jwt.Keyfunc
+	parser    *jwt.Parser
+	validator *jwt.Validator // the parser's, for remembered tokens
 }
 
 // errNotForUs marks a token that is good, but not for this server.
@@ -126,15 +128,28 @@ func (v *verifier) verify(r *http.Request) (*jwt.Token, error) {
 		return nil, request.ErrNoTokenInRequest
 	case len(raw) > v.maxTokenSize:
 		return nil, fmt.Errorf("%w: it is longer than %d bytes", jwt.ErrTokenMalformed, v.maxTokenSize)
-	case strings.ContainsAny(raw, "\r\n"): // base64 skips them, so that one token had many spellings
+	case strings.IndexByte(raw, '\r') >= 0 || strings.IndexByte(raw, '\n') >= 0: // base64 skips them, so that one token had many spellings
 		return nil, fmt.Errorf("%w: it has line breaks", jwt.ErrTokenMalformed)
 	}
-	token, err := v.parser.ParseWithClaims(raw, v.newClaims(), v.keyfunc)
+	if v.tokens == nil {
+		return v.check(raw, r, v.keyfunc)
+	}
+	return v.checkOnce(raw, r)
+}
+
+// check verifies a token and checks its claims.
+func (v *verifier) check(raw string, r *http.Request, keyfunc jwt.Keyfunc) (*jwt.Token, error) {
+	token, err := v.parser.ParseWithClaims(raw, v.newClaims(), keyfunc)
 	if err != nil {
 		return nil, err
 	}
-	// The parser could check these too, but wouldn't tell a token that is for
-	// others from one that has expired as well.
+	return v.forUs(token, r)
+}
+
+// forUs returns token if its issuer and audience are right. The parser could
+// check these too, but wouldn't tell a token that is for others from one that
+// has expired as well.
+func (v *verifier) forUs(token *jwt.Token, r *http.Request) (*jwt.Token, error) {
 	if err := v.checkIssuer(token.Claims); err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ type config struct {
 	newClaims    func() jwt.Claims
 	extractor    request.Extractor
 	handleError  func(http.ResponseWriter, *http.Request, error)
+	tokens       tokenCache // nil: none
 }
 
 func defaults() config {

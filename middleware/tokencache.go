@@ -1,0 +1,193 @@
+package middleware
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+	lru "github.com/hashicorp/golang-lru/v2"
+)
+
+// WithTokenCache remembers up to n verified tokens, the least recently seen of
+// which make room for others, so that a token seen again costs no signature
+// verification. It is off by default.
+//
+// A token is remembered by the SHA-256 of its text, only after it has passed
+// every check, and only if the Keyfunc gave it a single public key. Each
+// time it is seen again, the Keyfunc is asked as before, and exp, nbf, iat, iss and aud
+// are checked: a token whose key was withdrawn or replaced, or that has expired
+// since, is refused as if it had never been remembered. HMAC tokens and tokens
+// without a kid by a signer with several keys are verified each time.
+//
+// Handlers get a copy of their own. A remembered token of 500 bytes takes about
+// 2 KiB of memory.
+func WithTokenCache(n int) Option {
+	return func(c *config) {
+		if n <= 0 {
+			panic("middleware: WithTokenCache: the number of tokens is not positive")
+		}
+		c.tokens = newTokenCache(n)
+	}
+}
+
+// digest is the SHA-256 of a token's text.
+type digest [sha256.Size]byte
+
+// tokenCache is an LRU cache in shards, so that cores seldom wait for one
+// another. A digest's first byte picks the shard; it is as good as random.
+type tokenCache []*lru.Cache[digest, *verifiedToken]
+
+const maxShards = 64
+
+func newTokenCache(n int) tokenCache {
+	shards := make(tokenCache, min(n, maxShards))
+	for i := range shards {
+		size := n / len(shards)
+		if i < n%len(shards) {
+			size++
+		}
+		shards[i], _ = lru.New[digest, *verifiedToken](size) // fails for sizes below 1 only
+	}
+	return shards
+}
+
+func (c tokenCache) shard(d digest) *lru.Cache[digest, *verifiedToken] {
+	return c[int(d[0])%len(c)]
+}
+
+// publicKey is what the public keys of the standard library have in common.
+type publicKey interface {
+	Equal(other crypto.PublicKey) bool
+}
+
+// verifiedToken is what is remembered of a token. It doesn't change.
+type verifiedToken struct {
+	parsed    jwt.SigningMethod // under the name in the header
+	method    jwt.SigningMethod // that verified it
+	key       publicKey
+	header    map[string]any
+	signature []byte
+	claims    jwt.MapClaims // nil if they are of another type,
+	payload   []byte        // and made anew from this
+}
+
+// checkOnce is check with a memory.
+func (v *verifier) checkOnce(raw string, r *http.Request) (*jwt.Token, error) {
+	d := digest(sha256.Sum256([]byte(raw)))
+	if token, ok := v.recall(raw, d); ok {
+		return v.forUs(token, r)
+	}
+	var (
+		parsed jwt.SigningMethod
+		key    any
+	)
+	token, err := v.check(raw, r, func(token *jwt.Token) (_ any, err error) {
+		parsed = token.Method
+		key, err = v.keyfunc(token)
+		return key, err
+	})
+	if err == nil {
+		v.remember(d, token, parsed, key)
+	}
+	return token, err
+}
+
+// recall returns a copy of a remembered token, if it is still good.
+func (v *verifier) recall(raw string, d digest) (*jwt.Token, bool) {
+	shard := v.tokens.shard(d)
+	known, ok := shard.Get(d)
+	if !ok {
+		return nil, false
+	}
+	token := &jwt.Token{
+		Raw:       raw,
+		Method:    known.parsed,
+		Header:    copyObject(known.header),
+		Signature: bytes.Clone(known.signature),
+	}
+	if known.claims != nil {
+		token.Claims = jwt.MapClaims(copyObject(known.claims))
+	} else {
+		token.Claims = v.newClaims()
+		if json.Unmarshal(known.payload, &token.Claims) != nil {
+			return nil, false
+		}
+	}
+	key, err := v.keyfunc(token)
+	if err != nil || !sameKey(known.key, key) || token.Method != known.method || v.validator.Validate(token.Claims) != nil {
+		shard.Remove(d) // the parser will say what is wrong
+		return nil, false
+	}
+	token.Valid = true
+	return token, true
+}
+
+// remember keeps a copy of a token that is good. parsed is its method before
+// the Keyfunc saw it, key is what the Keyfunc returned.
+func (v *verifier) remember(d digest, token *jwt.Token, parsed jwt.SigningMethod, key any) {
+	public, ok := key.(publicKey)
+	if !ok || !reflect.TypeOf(token.Method).Comparable() {
+		return
+	}
+	known := &verifiedToken{
+		parsed:    parsed,
+		method:    token.Method,
+		key:       public,
+		header:    copyObject(token.Header),
+		signature: bytes.Clone(token.Signature),
+	}
+	if claims, ok := token.Claims.(jwt.MapClaims); ok {
+		known.claims = copyObject(claims)
+	} else {
+		_, rest, _ := strings.Cut(token.Raw, ".")
+		encoded, _, _ := strings.Cut(rest, ".")
+		payload, err := base64.RawURLEncoding.DecodeString(encoded)
+		if err != nil {
+			return
+		}
+		known.payload = payload
+	}
+	v.tokens.shard(d).Add(d, known)
+}
+
+// sameKey reports whether two keys are the same. A signer's keys may have been
+// fetched again since, so that the pointers differ.
+func sameKey(known publicKey, key any) bool {
+	if _, ok := key.(publicKey); !ok {
+		return false
+	}
+	return reflect.TypeOf(key).Comparable() && any(known) == key || known.Equal(key)
+}
+
+// copyObject copies a JSON object as encoding/json decodes it into a map.
+func copyObject(object map[string]any) map[string]any {
+	object = maps.Clone(object)
+	for name, member := range object {
+		switch member.(type) {
+		case map[string]any, []any:
+			object[name] = copyJSON(member)
+		}
+	}
+	return object
+}
+
+func copyJSON(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		return copyObject(value)
+	case []any:
+		array := make([]any, len(value))
+		for i, element := range value {
+			array[i] = copyJSON(element)
+		}
+		return array
+	}
+	return value
+}
