@@ -41,9 +41,10 @@ func (bearerExtractor) ExtractToken(r *http.Request) (string, error) {
 // retryAfter is the number of seconds after which keys may be there again.
 const retryAfter = "10"
 
-// respond answers a request that is turned away. It shows nothing of err, which
-// may quote the token.
-func respond(w http.ResponseWriter, _ *http.Request, err error) {
+// Respond answers a request that is turned away because of err. It is what the
+// middleware does by itself, for error handlers that only want to know of it, and
+// shows nothing of err, which may quote the token.
+func Respond(w http.ResponseWriter, _ *http.Request, err error) {
 	status, challenge := http.StatusUnauthorized, ""
 	switch {
 	// First, as jwt marks tokens without a key as unverifiable or forged.

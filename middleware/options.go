@@ -33,7 +33,7 @@ func defaults() config {
 		maxTokenSize: 16 << 10,
 		newClaims:    func() jwt.Claims { return jwt.MapClaims{} },
 		extractor:    bearerExtractor{},
-		handleError:  respond,
+		handleError:  Respond,
 	}
 }
 
@@ -130,8 +130,8 @@ func WithExtractor(extractor request.Extractor) Option {
 }
 
 // WithErrorHandler sets who answers requests that are turned away. The handler
-// writes the whole response: status, headers and body. The error is for logs, not
-// for clients, as it may quote the token. [errors.Is] tells what is wrong, in this
+// writes the whole response: status, headers and body; [Respond] does it as usual.
+// The error is for logs, not for clients, as it may quote the token. [errors.Is] tells what is wrong, in this
 // order:
 //
 //   - gcpjwt.ErrKeysUnavailable: keys cannot be had; the token may be good
