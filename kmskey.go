@@ -13,15 +13,37 @@ import (
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
 )
 
-// fetchTimeout bounds each fetch of public keys, certificates or versions, even
-// if the caller's context doesn't.
+// fetchTimeout bounds each fetch of public keys, certificates or versions, and
+// each verification of a MAC, even if the caller's context doesn't.
 const fetchTimeout = 10 * time.Second
+
+// retriedBriefly is for calls that a token's verification waits for. By default
+// the client goes on until the deadline, and then what was wrong is lost.
+var retriedBriefly = gax.WithRetry(func() gax.Retryer {
+	backoff := gax.Backoff{Initial: 50 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}
+	return &limitedRetryer{gax.OnCodes([]codes.Code{codes.Unavailable}, backoff), 3}
+})
+
+// limitedRetryer retries at most left times.
+type limitedRetryer struct {
+	gax.Retryer
+	left int
+}
+
+func (r *limitedRetryer) Retry(err error) (time.Duration, bool) {
+	r.left--
+	if r.left < 0 {
+		return 0, false
+	}
+	return r.Retryer.Retry(err)
+}
 
 // What is known of Cloud KMS keys belongs to the process: a CryptoKeyVersion's
 // public key never changes, and a CryptoKey's versions are the same for all.
@@ -146,7 +168,7 @@ func (s *publicKeySource) fetchAs(ctx context.Context, format keyFormat) (*kmsPu
 	op := kmsCall{ctx, "read the public key of", s.name, "cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer)"}
 	var key *kmsPublicKey
 	err := op.attempt(func() error {
-		response, err := s.client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: s.name, PublicKeyFormat: format})
+		response, err := s.client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: s.name, PublicKeyFormat: format}, retriedBriefly)
 		if err != nil {
 			return op.failed(err)
 		}

@@ -128,6 +128,8 @@ func macKeyFromContext(ctx context.Context, alg string) (*macKey, error) {
 
 // macVerify asks Cloud KMS whether a version made mac.
 func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string, data, mac []byte) (good bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
 	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)"}
 	request := &kmspb.MacVerifyRequest{
 		Name: name,
@@ -135,7 +137,7 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string
 		Mac: mac, MacCrc32C: checksum(mac),
 	}
 	err = op.attempt(func() error {
-		response, err := client.MacVerify(ctx, request)
+		response, err := client.MacVerify(ctx, request, retriedBriefly)
 		switch {
 		case err != nil:
 			return op.failed(err)

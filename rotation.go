@@ -130,7 +130,7 @@ func (s *versionSource) Failed(err error) {
 func (s *versionSource) list(ctx context.Context, op *kmsCall) ([]*verifyKey, error) {
 	var keys []*verifyKey
 	numbers := make(map[*verifyKey]uint64)
-	versions := s.client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: s.name, Filter: "state=ENABLED"})
+	versions := s.client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: s.name, Filter: "state=ENABLED"}, retriedBriefly)
 	for {
 		v, err := versions.Next()
 		if errors.Is(err, iterator.Done) {
