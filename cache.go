@@ -163,11 +163,11 @@ func (c *certificates) get(ctx context.Context) (*keySet, error) {
 	return c.cached.Get(ctx, c)
 }
 
-func (c *certificates) renew(ctx context.Context, seen *keySet) (*keySet, error) {
+func (c *certificates) renew(ctx context.Context, seen *keySet, wanting func(*keySet) bool) (*keySet, error) {
 	if c.cached == nil {
 		return seen, nil // it was fetched for this very token
 	}
-	return c.cached.Renew(ctx, c, seen, unknownCooldown)
+	return c.cached.Renew(ctx, c, seen, unknownCooldown, wanting)
 }
 
 func (c *certificates) resolve(_ context.Context, key *verifyKey) (any, error) { return key.key, nil }
@@ -193,19 +193,18 @@ func readBody(response *http.Response) ([]byte, error) {
 // understood.
 func statedLifetime(header http.Header, now time.Time) (time.Duration, bool) {
 	value := strings.Join(header.Values("Cache-Control"), ", ")
+	// A prohibition stands in whatever odd company it is.
+	if lower := strings.ToLower(value); strings.Contains(lower, "no-store") || strings.Contains(lower, "no-cache") {
+		return 0, true
+	}
 	control, err := cacheobject.ParseResponseCacheControl(value)
 	if err != nil {
-		// What is odd states no lifetime, but a prohibition beside it stands.
-		lower := strings.ToLower(value)
-		return 0, strings.Contains(lower, "no-store") || strings.Contains(lower, "no-cache")
+		return 0, false
 	}
 	var lifetime time.Duration
-	switch {
-	case control.NoStore || control.NoCachePresent:
-		return 0, true
-	case control.MaxAge >= 0:
+	if control.MaxAge >= 0 {
 		lifetime = time.Duration(control.MaxAge) * time.Second
-	default:
+	} else {
 		expires, err := http.ParseTime(header.Get("Expires"))
 		if err != nil {
 			return 0, false
@@ -215,7 +214,8 @@ func statedLifetime(header http.Header, now time.Time) (time.Duration, bool) {
 		}
 		lifetime = expires.Sub(now)
 	}
-	if age, err := strconv.ParseUint(header.Get("Age"), 10, 31); err == nil {
+	age, err := strconv.ParseUint(header.Get("Age"), 10, 31)
+	if err == nil || errors.Is(err, strconv.ErrRange) {
 		lifetime -= time.Duration(age) * time.Second
 	}
 	return max(lifetime, 0), true

@@ -14,9 +14,9 @@ type keySource interface {
 	// accepts reports whether the signer can have a key of an RFC algorithm.
 	accepts(alg string) bool
 
-	// get returns the signer's keys, renew those after an unknown kid.
+	// get returns the signer's keys, renew newer ones if those seen are wanting.
 	get(ctx context.Context) (*keySet, error)
-	renew(ctx context.Context, seen *keySet) (*keySet, error)
+	renew(ctx context.Context, seen *keySet, wanting func(*keySet) bool) (*keySet, error)
 
 	// resolve returns what the token's method verifies with.
 	resolve(ctx context.Context, key *verifyKey) (any, error)
@@ -58,25 +58,26 @@ func keyfunc(ctx context.Context, src keySource) jwt.Keyfunc {
 	}
 }
 
-// findKey returns the key of a name, renewing the set for a kid that is not in
-// it. If a first renewal was under way before the key was there, a second
-// follows; else that is within its cool-down.
+// findKey returns the key of a name, renewing the set for a kid that is not in it.
 func findKey(ctx context.Context, src keySource, set *keySet, name keyName) (*verifyKey, error) {
-	for renewals := 0; ; renewals++ {
-		if key := set.lookup[name]; key != nil {
-			return key, nil
-		}
-		if set.knows(name.kid) {
-			return nil, fmt.Errorf("%w: key %s is not one for alg %s", ErrAlgorithmMismatch, quote(name.kid), name.alg)
-		}
-		if renewals == 2 || !plausibleKeyID(name.kid) {
-			return nil, fmt.Errorf("%w: %s", ErrUnknownKeyID, quote(name.kid))
-		}
+	if key := set.lookup[name]; key != nil {
+		return key, nil
+	}
+	unknown := func(set *keySet) bool { return !set.knows(name.kid) }
+	if unknown(set) && plausibleKeyID(name.kid) {
 		var err error
-		if set, err = src.renew(ctx, set); err != nil {
+		if set, err = src.renew(ctx, set, unknown); err != nil {
 			return nil, unavailable(fmt.Errorf("%w %s: %w", ErrUnknownKeyID, quote(name.kid), err))
 		}
 	}
+	key := set.lookup[name]
+	switch {
+	case key != nil:
+		return key, nil
+	case unknown(set):
+		return nil, fmt.Errorf("%w: %s", ErrUnknownKeyID, quote(name.kid))
+	}
+	return nil, fmt.Errorf("%w: key %s is not one for alg %s", ErrAlgorithmMismatch, quote(name.kid), name.alg)
 }
 
 // plausibleKeyID tells a kid that a signer may have chosen from one that is not

@@ -62,27 +62,29 @@ func (k *cryptoKey) newest(ctx context.Context, src *versionSource, m *SigningMe
 	if err != nil {
 		return nil, err
 	}
+	wanting := func(set *keySet) bool {
+		return set.newest(m.alg, failed) == nil || failed != nil && set.has(failed)
+	}
+	if wanting(set) {
+		cooldown := src.cooldown()
+		if failed != nil {
+			cooldown = 0 // the signature in hand waits for this
+		}
+		var renewed *keySet
+		renewed, err = k.versions.Renew(ctx, src, set, cooldown, wanting)
+		if err == nil {
+			set = renewed
+		}
+	}
 	version := set.newest(m.alg, failed)
 	switch {
-	case failed != nil && set.has(failed):
-		// The signature in hand waits for this, so no cool-down.
-		set, err = k.versions.Renew(ctx, src, set, 0)
-	case version == nil:
-		set, err = k.versions.Renew(ctx, src, set, src.cooldown())
-	default:
-		return version, nil
-	}
-	if err != nil && version != nil {
-		return version, nil // listing fails, but what is known may still sign
-	}
-	if err != nil {
+	case version != nil:
+		return version, nil // even if listing fails, or still has the one that failed
+	case err != nil:
 		return nil, err
 	}
-	if version = set.newest(m.alg, failed); version == nil {
-		return nil, fmt.Errorf("%w: %s needs a version of algorithm %s, and %s has no such version that is ENABLED",
-			ErrAlgorithmMismatch, m.alias, m.algorithmNames(), src.name)
-	}
-	return version, nil
+	return nil, fmt.Errorf("%w: %s needs a version of algorithm %s, and %s has no such version that is ENABLED",
+		ErrAlgorithmMismatch, m.alias, m.algorithmNames(), src.name)
 }
 
 // versionSource reads the list of a CryptoKey's versions.
@@ -100,7 +102,7 @@ type versionSource struct {
 func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	op := kmsCall{ctx, "list the versions of", s.name, "cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer)"}
+	op := kmsCall{ctx, "list the versions of", s.name, "cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer)", ""}
 	var keys []*verifyKey
 	err := op.attempt(func() (err error) {
 		keys, err = s.list(ctx, &op)
@@ -111,6 +113,9 @@ func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, e
 	}
 	if s.verifies {
 		s.fetchPublicKeys(ctx, keys)
+	}
+	if len(keys) == 0 {
+		return newKeySet(nil), refresh.Lifetime{Renew: s.cooldown(), Fresh: s.cooldown()}, nil
 	}
 	return newKeySet(keys), refresh.Lifetime{Renew: s.lifetime / 2, Fresh: s.lifetime, Stale: versionsStale}, nil
 }
@@ -212,8 +217,8 @@ func (r *rotatingKeys) get(ctx context.Context) (*keySet, error) {
 	return r.key.versions.Get(ctx, r.source)
 }
 
-func (r *rotatingKeys) renew(ctx context.Context, seen *keySet) (*keySet, error) {
-	return r.key.versions.Renew(ctx, r.source, seen, r.source.cooldown())
+func (r *rotatingKeys) renew(ctx context.Context, seen *keySet, wanting func(*keySet) bool) (*keySet, error) {
+	return r.key.versions.Renew(ctx, r.source, seen, r.source.cooldown(), wanting)
 }
 
 func (r *rotatingKeys) resolve(ctx context.Context, key *verifyKey) (any, error) {

@@ -32,8 +32,8 @@ type Source[T any] interface {
 	// set the fetch off but not its end, so Fetch must set itself a time limit.
 	Fetch(ctx context.Context) (T, Lifetime, error)
 
-	// Failed is told of a failed Fetch that no caller sees, because the
-	// value it would have replaced is still in use.
+	// Failed is told of a failed Fetch whose error no caller gets, because the
+	// value that it would have replaced is still in use.
 	Failed(err error)
 }
 
@@ -58,9 +58,10 @@ type kept[T any] struct {
 
 // A flight is one fetch and what came of it.
 type flight[T any] struct {
-	done  chan struct{}
-	value T
-	err   error
+	done    chan struct{}
+	awaited bool // by a caller who gets its error; guarded by Value.mu
+	value   T
+	err     error
 }
 
 // Current returns the value if it is fresh and not due for renewal.
@@ -74,9 +75,9 @@ func (v *Value[T]) Current() (value T, ok bool) {
 // Get returns the value, fetching it where there is none that is fresh.
 //
 // When ctx ends first, Get returns its error and the fetch goes on for the
-// others. After a failed fetch an old value serves within its Lifetime.Stale;
-// callers without one get the failure at once, except that one of them tries
-// again whenever the back-off has passed.
+// others. While the origin is down an old value serves within its
+// Lifetime.Stale; callers without one get the failure at once, except that one of
+// them tries again whenever the back-off has passed.
 func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 	if value, ok := v.Current(); ok {
 		return value, nil
@@ -92,8 +93,9 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 		v.mu.Unlock()
 		return k.value, nil
 	}
-	if v.failure != nil {
-		if k != nil && now.Before(k.obsolete) {
+	usable := k != nil && now.Before(k.obsolete)
+	if v.down(now) {
+		if usable {
 			v.renewInBackground(ctx, src, now)
 			v.mu.Unlock()
 			return k.value, nil
@@ -105,6 +107,7 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 		}
 	}
 	f := v.join(ctx, src)
+	f.awaited = f.awaited || !usable
 	v.mu.Unlock()
 
 	value, err := f.wait(ctx)
@@ -116,35 +119,55 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 	return value, err
 }
 
-// Renew is for a caller that holds seen and finds it wanting: it returns a
-// newer value if there is one already, and else fetches one. Calls that come
-// within the cool-down after such a fetch return the value as it is; a cool-down
-// of 0 neither waits nor counts.
-// A fetch that failed moments ago isn't repeated before its back-off has
-// passed; its error is returned.
-func (v *Value[T]) Renew(ctx context.Context, src Source[T], seen T, cooldown time.Duration) (T, error) {
-	v.mu.Lock()
-	now := time.Now()
-	if k := v.kept.Load(); k != nil && k.value != seen {
+// Renew is for a caller that holds seen and finds it wanting. It returns a value
+// that isn't, if there is one by now or a fetch brings one, and else the newest.
+//
+// A fetch that was set off in this way is followed by no other within the
+// cool-down. Within the back-off after a failed fetch there is none either; the
+// failure is returned, also while the next fetch is under way. With a cool-down
+// of 0 the caller waits for that one, and its own fetch counts for no cool-down.
+func (v *Value[T]) Renew(ctx context.Context, src Source[T], seen T, cooldown time.Duration, wanting func(T) bool) (T, error) {
+	for early := false; ; early = true {
+		v.mu.Lock()
+		now := time.Now()
+		if k := v.kept.Load(); k != nil {
+			if seen = k.value; !wanting(seen) {
+				v.mu.Unlock()
+				return seen, nil
+			}
+		}
+		underWay := v.flight != nil
+		if v.down(now) && (underWay && cooldown > 0 || !underWay && now.Before(v.retryAt)) {
+			defer v.mu.Unlock()
+			return seen, v.failure
+		}
+		if !underWay {
+			if v.failure == nil && now.Before(v.demandAt.Add(cooldown)) {
+				v.mu.Unlock()
+				return seen, nil
+			}
+			if cooldown > 0 {
+				v.demandAt = now
+			}
+		}
+		f := v.join(ctx, src)
+		f.awaited = true
 		v.mu.Unlock()
-		return k.value, nil
-	}
-	if v.failure != nil && (v.flight != nil || now.Before(v.retryAt)) {
-		defer v.mu.Unlock()
-		return seen, v.failure
-	}
-	if v.flight == nil {
-		if v.failure == nil && now.Before(v.demandAt.Add(cooldown)) {
-			v.mu.Unlock()
-			return seen, nil
+
+		// A fetch that was under way may have begun too early to bring what is
+		// wanted. The one after it did not.
+		value, err := f.wait(ctx)
+		if err != nil || !underWay || early || !wanting(value) {
+			return value, err
 		}
-		if cooldown > 0 {
-			v.demandAt = now
-		}
+		seen = value
 	}
-	f := v.join(ctx, src)
-	v.mu.Unlock()
-	return f.wait(ctx)
+}
+
+// down reports whether the origin is known to be down. A failure that is long past
+// its back-off says nothing about now. The caller holds mu.
+func (v *Value[T]) down(now time.Time) bool {
+	return v.failure != nil && now.Before(v.retryAt.Add(maxBackoff))
 }
 
 // renewInBackground sets off a fetch unless one is under way or one failed
@@ -180,8 +203,7 @@ func (v *Value[T]) fly(ctx context.Context, src Source[T], f *flight[T]) {
 		v.failure = err
 		v.retryAt = now.Add(min(minBackoff<<min(v.failures, 16), maxBackoff))
 		v.failures++
-		k := v.kept.Load()
-		unseen = k != nil && now.Before(k.obsolete)
+		unseen = !f.awaited
 	case life.Fresh <= 0:
 		v.succeed(nil)
 	default:
