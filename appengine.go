@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -64,15 +65,15 @@ func signForApp(ctx context.Context, signingString string) (kid string, sig []by
 		kid string
 		sig []byte
 	}
-	signed, err := callAppEngine(ctx, "SignForApp", func(ctx context.Context) (s signature, err error) {
+	signed, err := callAppEngine(ctx, "SignForApp", signingString, func(ctx context.Context) (s signature, err error) {
 		s.kid, s.sig, err = appengine.SignBytes(ctx, []byte(signingString))
 		return s, err
 	})
 	switch {
 	case err != nil:
 		return "", nil, err
-	case signed.kid == "" || len(signed.sig) == 0:
-		return "", nil, fmt.Errorf("%w: SignForApp: no signature or no key name in it", ErrIntegrity)
+	case signed.kid == "" || !isRSASignature(signed.sig):
+		return "", nil, fmt.Errorf("%w: SignForApp: no RSA signature or no key name in it", ErrIntegrity)
 	}
 	return signed.kid, signed.sig, nil
 }
@@ -85,7 +86,7 @@ const appEngineTimeout = time.Minute
 // a context's cancellation and has an error of its own for a deadline. The
 // caller leaves when its context ends; the call runs out by the deadline at
 // the latest.
-func callAppEngine[T any](ctx context.Context, name string, call func(ctx context.Context) (T, error)) (T, error) {
+func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -109,7 +110,7 @@ func callAppEngine[T any](ctx context.Context, name string, call func(ctx contex
 	case appengine.IsTimeoutError(done.err) && !errors.Is(done.err, context.DeadlineExceeded):
 		done.err = fmt.Errorf("%w: %w", context.DeadlineExceeded, done.err)
 	}
-	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, done.err)
+	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, foreign(done.err, sent))
 }
 
 // appEngineCache holds the app's certificates, by how long they are kept where
@@ -133,7 +134,7 @@ func appEngineCertificates(enableCache bool, cacheExpiration time.Duration) *cer
 // that it doesn't drop the lifetime that App Engine states.
 func fetchAppEngineCertificates(ctx context.Context) (*keySet, time.Duration, bool, error) {
 	const call = "GetPublicCertificatesForApp"
-	response, err := callAppEngine(ctx, call, func(ctx context.Context) (*emptypb.Empty, error) {
+	response, err := callAppEngine(ctx, call, "", func(ctx context.Context) (*emptypb.Empty, error) {
 		// The response's message type is internal to the SDK. As an empty message
 		// all of it is unknown fields.
 		response := new(emptypb.Empty)
@@ -176,7 +177,7 @@ func parseAppEngineCertificates(message []byte) (pems map[string][]byte, lifetim
 				return err
 			}
 			pems[kid] = text
-		case number == 2 && value == nil:
+		case number == 2 && value == nil && integer <= math.MaxInt64: // it is signed
 			lifetime, ok = time.Duration(min(integer, uint64(maxLifetime/time.Second)))*time.Second, true
 		}
 		return nil

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 	"weak"
 
@@ -71,7 +72,7 @@ func (c *IAMConfig) certificates() (*certificates, error) {
 	src.fetch = func(ctx context.Context) (*keySet, time.Duration, bool, error) {
 		set, lifetime, ok, err := fetchCertificates(ctx, secure, target)
 		if err != nil {
-			err = fmt.Errorf("gcpjwt: fetch the certificates of %s: %w", c.ServiceAccount, withContextError(ctx, err))
+			err = fmt.Errorf("gcpjwt: fetch the certificates of %s: %w", c.ServiceAccount, foreign(withContextError(ctx, err), ""))
 		}
 		return set, lifetime, ok, err
 	}
@@ -82,13 +83,17 @@ func (c *IAMConfig) certificates() (*certificates, error) {
 // can alter the answer can sign tokens.
 func checkCertificateURL(base string) error {
 	u, err := url.Parse(base)
+	if err != nil {
+		return fmt.Errorf("%w: CertificateURL is no URL", ErrInvalidConfig) // it may have a password
+	}
+	shown := quote(u.Redacted())
 	switch {
-	case err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
-		return fmt.Errorf("%w: CertificateURL %s: want an absolute URL without user, query and fragment", ErrInvalidConfig, quote(base))
+	case u.Host == "" || u.Path == "" || u.User != nil || strings.ContainsAny(base, "?#"):
+		return fmt.Errorf("%w: CertificateURL %s: want an absolute URL with a path, and without user, query and fragment", ErrInvalidConfig, shown)
 	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
 		return nil
 	}
-	return fmt.Errorf("%w: CertificateURL %s: want https", ErrInvalidConfig, quote(base))
+	return fmt.Errorf("%w: CertificateURL %s: want https", ErrInvalidConfig, shown)
 }
 
 func isLoopback(host string) bool {

@@ -171,6 +171,9 @@ func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
 // token.Header and token.Signature are changed; a token must not be signed from
 // several goroutines at once.
 func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
+	if ctx == nil {
+		return "", fmt.Errorf("gcpjwt: SignedString needs a context.Context: %w", jwt.ErrInvalidKeyType)
+	}
 	if token == nil {
 		return "", fmt.Errorf("%w: nil token", jwt.ErrTokenMalformed)
 	}

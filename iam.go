@@ -208,8 +208,9 @@ var iamRetryable = []int{
 	http.StatusServiceUnavailable, http.StatusGatewayTimeout,
 }
 
-// callIAM makes a call to the IAM Credentials API, named by its REST method.
-func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error) error {
+// callIAM makes a call to the IAM Credentials API, named by its REST method, to
+// sign payload.
+func callIAM(ctx context.Context, config *IAMConfig, name, payload string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error) error {
 	service, err := defaultIAMService.get(ctx, config.IAMService)
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx 
 	if !errors.Is(err, last) {
 		err = fmt.Errorf("%w: %w", err, last) // time ran out while backing off; say from what
 	}
-	err = withContextError(ctx, err)
+	err = foreign(withContextError(ctx, err), payload)
 	var answer *googleapi.Error
 	if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
 		return fmt.Errorf("gcpjwt: %s as %s: grant the caller iam.serviceAccounts.%s (roles/iam.serviceAccountTokenCreator) on that account: %w", name, config.ServiceAccount, name, err)
@@ -239,9 +240,11 @@ func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx 
 	return fmt.Errorf("gcpjwt: %s as %s: %w", name, config.ServiceAccount, err)
 }
 
-// minRSASignature is the length of a signature by the smallest key that RS256
-// allows (RFC 7518 section 3.3).
-const minRSASignature = 2048 / 8
+// isRSASignature tells what may be a signature by a key of 2048, 3072 or 4096
+// bits from what isn't. RS256 allows no shorter key (RFC 7518 section 3.3).
+func isRSASignature(sig []byte) bool {
+	return len(sig) == 2048/8 || len(sig) == 3072/8 || len(sig) == 4096/8
+}
 
 func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]byte, error) {
 	kid, sig, err := signBlobAs(ctx, config, signingString)
@@ -254,7 +257,7 @@ func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]b
 func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (kid string, sig []byte, err error) {
 	request := &iamcredentials.SignBlobRequest{Payload: base64.StdEncoding.EncodeToString([]byte(signingString))}
 	var response *iamcredentials.SignBlobResponse
-	err = callIAM(ctx, config, "signBlob", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err = callIAM(ctx, config, "signBlob", request.Payload, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignBlob(account, request).Context(ctx).Do()
 		return err
@@ -262,8 +265,11 @@ func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (k
 	if err != nil {
 		return "", nil, err
 	}
+	if response == nil { // the server said null
+		response = new(iamcredentials.SignBlobResponse)
+	}
 	sig, err = base64.StdEncoding.DecodeString(response.SignedBlob)
-	if err != nil || len(sig) < minRSASignature || response.KeyId == "" {
+	if err != nil || !isRSASignature(sig) || response.KeyId == "" {
 		return "", nil, fmt.Errorf("%w: signBlob as %s: no RSA signature or no key ID in it", ErrIntegrity, config.ServiceAccount)
 	}
 	return response.KeyId, sig, nil
@@ -327,13 +333,16 @@ func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (*signe
 	}
 	request := &iamcredentials.SignJwtRequest{Payload: string(payload)}
 	var response *iamcredentials.SignJwtResponse
-	err := callIAM(ctx, config, "signJwt", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err := callIAM(ctx, config, "signJwt", request.Payload, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignJwt(account, request).Context(ctx).Do()
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	if response == nil { // the server said null
+		response = new(iamcredentials.SignJwtResponse)
 	}
 	signed, err := parseSignedJWT(response.SignedJwt)
 	if err != nil || signed.header["alg"] != certificateAlg || signed.header["kid"] != response.KeyId || response.KeyId == "" {
@@ -361,7 +370,7 @@ func parseSignedJWT(raw string) (*signedJWT, error) {
 		payload:       decoded[1],
 		signature:     decoded[2],
 	}
-	if len(signed.signature) < minRSASignature {
+	if !isRSASignature(signed.signature) {
 		return nil, jwt.ErrTokenMalformed
 	}
 	return signed, json.Unmarshal(decoded[0], &signed.header)
@@ -372,24 +381,23 @@ const maxExpiry = 12 * time.Hour
 
 // checkExpiry refuses what signJwt would refuse, with the reason.
 func checkExpiry(payload []byte, now time.Time) error {
-	var claims struct {
-		ExpiresAt json.RawMessage `json:"exp"`
-	}
+	var claims map[string]json.RawMessage // a struct's field would match EXP too
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)
 	}
-	if claims.ExpiresAt == nil {
+	claim, ok := claims["exp"]
+	if !ok {
 		return nil
 	}
 	var exp int64
-	if err := json.Unmarshal(claims.ExpiresAt, &exp); err != nil || bytes.Equal(claims.ExpiresAt, []byte("null")) {
+	if err := json.Unmarshal(claim, &exp); err != nil || string(claim) == "null" {
 		return fmt.Errorf("gcpjwt: signJwt needs an integer as exp: %w", jwt.ErrInvalidType)
 	}
-	switch ahead := time.Unix(exp, 0).Sub(now); {
-	case ahead < 0 || exp < 0:
-		return fmt.Errorf("gcpjwt: signJwt refuses an exp in the past: %w", jwt.ErrTokenExpired)
-	case ahead > maxExpiry:
+	switch {
+	case exp > now.Add(maxExpiry).Unix():
 		return fmt.Errorf("gcpjwt: signJwt refuses an exp more than 12 hours ahead: %w", jwt.ErrTokenInvalidClaims)
+	case exp < now.Unix():
+		return fmt.Errorf("gcpjwt: signJwt refuses an exp in the past: %w", jwt.ErrTokenExpired)
 	}
 	return nil
 }

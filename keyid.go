@@ -124,13 +124,3 @@ func validID(id string, project bool) bool {
 	}
 	return id != "" && strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
-
-// quote makes foreign text fit for an error message: on one line, and not
-// longer than what helps to recognise it.
-func quote(s string) string {
-	const limit = 100
-	if len(s) > limit {
-		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
-	}
-	return strconv.Quote(s)
-}

@@ -276,7 +276,7 @@ func (m *SigningMethodKMS) call(ctx context.Context, client *kms.KeyManagementCl
 		request.Digest = digestOf(m.hash, digest)
 		request.DigestCrc32C = checksum(digest)
 	}
-	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)"}
+	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)", signingString}
 	var sig []byte
 	err := op.attempt(func() error {
 		response, err := client.AsymmetricSign(ctx, request)

@@ -2,6 +2,9 @@ package gcpjwt
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -129,7 +132,7 @@ const forever = 100 * 365 * 24 * time.Hour
 
 // deniedLifetime is how long a missing permission to read a public key is
 // remembered, so that a caller who may only sign doesn't pay for it each time.
-const deniedLifetime = 5 * time.Minute
+const deniedLifetime = time.Minute
 
 func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lifetime, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -137,7 +140,7 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 	key, err := s.fetch(ctx)
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		return &kmsPublicKey{denied: err}, refresh.Lifetime{Renew: deniedLifetime, Fresh: deniedLifetime}, nil
+		return &kmsPublicKey{denied: err}, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime}, nil
 	case err != nil:
 		return nil, refresh.Lifetime{}, err
 	}
@@ -165,7 +168,7 @@ func (s *publicKeySource) fetch(ctx context.Context) (*kmsPublicKey, error) {
 var errOtherFormat = errors.New("the key has another format")
 
 func (s *publicKeySource) fetchAs(ctx context.Context, format keyFormat) (*kmsPublicKey, error) {
-	op := kmsCall{ctx, "read the public key of", s.name, "cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer)"}
+	op := kmsCall{ctx, "read the public key of", s.name, "cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer)", ""}
 	var key *kmsPublicKey
 	err := op.attempt(func() error {
 		response, err := s.client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: s.name, PublicKeyFormat: format}, retriedBriefly)
@@ -181,6 +184,8 @@ func (s *publicKeySource) fetchAs(ctx context.Context, format keyFormat) (*kmsPu
 			return op.corrupt("it comes from %s", quote(response.Name))
 		case !intact(data, sum):
 			return op.corrupt("the key's checksum is wrong")
+		case response.Algorithm == kmspb.CryptoKeyVersion_CRYPTO_KEY_VERSION_ALGORITHM_UNSPECIFIED:
+			return op.corrupt("it has no algorithm")
 		}
 		key, err = parsePublicKey(response.Algorithm, format, data)
 		if err != nil && !errors.Is(err, errOtherFormat) {
@@ -216,6 +221,18 @@ func parsePublicKey(algorithm kmsAlgorithm, format keyFormat, data []byte) (*kms
 	key, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("the key isn't a public key: %w", err)
+	}
+	length := 0 // of the key's signatures in a token
+	switch key := key.(type) {
+	case *rsa.PublicKey:
+		length = key.Size()
+	case *ecdsa.PublicKey:
+		length = 2 * ((key.Curve.Params().BitSize + 7) / 8)
+	case ed25519.PublicKey:
+		length = ed25519.SignatureSize
+	}
+	if _, elliptic := key.(*ecdsa.PublicKey); length != m.signatures[algorithm] || elliptic != (m.width > 0) {
+		return nil, fmt.Errorf("the key isn't one of algorithm %s", algorithm)
 	}
 	return &kmsPublicKey{algorithm: algorithm, key: key}, nil
 }
@@ -284,10 +301,14 @@ func (c *KMSConfig) verifyKeys(ctx context.Context) (keySource, error) {
 	switch status.Code(err) {
 	case codes.OK:
 	case codes.FailedPrecondition, codes.PermissionDenied:
-		if isMAC(ctx, key.client, name) {
-			return &pinnedKeys{key.client, newKeySet(macKeys(key.pinned))}, nil
+		probe := probeMAC(ctx, key.client, name)
+		if status.Code(probe) == codes.PermissionDenied {
+			return nil, fmt.Errorf("%w; or, if it is a MAC key: %w", err, probe)
 		}
-		return nil, err
+		if probe != nil {
+			return nil, err
+		}
+		return &pinnedKeys{key.client, newKeySet(macKeys(key.pinned))}, nil
 	default:
 		return nil, err
 	}
@@ -322,7 +343,9 @@ func (p *pinnedKeys) accepts(alg string) bool {
 
 func (p *pinnedKeys) get(context.Context) (*keySet, error) { return p.set, nil }
 
-func (p *pinnedKeys) renew(context.Context, *keySet) (*keySet, error) { return p.set, nil }
+func (p *pinnedKeys) renew(context.Context, *keySet, func(*keySet) bool) (*keySet, error) {
+	return p.set, nil
+}
 
 func (p *pinnedKeys) resolve(ctx context.Context, key *verifyKey) (any, error) {
 	return key.resolve(ctx, p.client)
@@ -352,6 +375,7 @@ type kmsCall struct {
 	verb  string
 	name  string
 	grant string // the permission it takes
+	sent  string // that must not appear in an error
 }
 
 // attempt repeats a call whose answer was corrupt, three times in all as
@@ -370,7 +394,7 @@ func (op *kmsCall) corrupt(format string, args ...any) error {
 }
 
 func (op *kmsCall) failed(err error) error {
-	err = withContextError(op.ctx, err)
+	err = foreign(withContextError(op.ctx, err), op.sent)
 	switch status.Code(err) {
 	case codes.PermissionDenied:
 		return fmt.Errorf("gcpjwt: %s %s: grant the caller %s: %w", op.verb, op.name, op.grant, err)
@@ -378,13 +402,4 @@ func (op *kmsCall) failed(err error) error {
 		return fmt.Errorf("gcpjwt: %s %s: check KeyPath: %w", op.verb, op.name, err)
 	}
 	return fmt.Errorf("gcpjwt: %s %s: %w", op.verb, op.name, err)
-}
-
-// withContextError makes the end of ctx visible to errors.Is in an error that a
-// Google client returned because of it.
-func withContextError(ctx context.Context, err error) error {
-	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
-		return fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
 }

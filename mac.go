@@ -34,7 +34,7 @@ var (
 )
 
 func macSign(ctx context.Context, client *kms.KeyManagementClient, name string, data []byte) ([]byte, error) {
-	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)"}
+	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)", string(data)}
 	request := &kmspb.MacSignRequest{Name: name, Data: data, DataCrc32C: checksum(data)}
 	var mac []byte
 	err := op.attempt(func() error {
@@ -130,7 +130,7 @@ func macKeyFromContext(ctx context.Context, alg string) (*macKey, error) {
 func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string, data, mac []byte) (good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)"}
+	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)", string(data)}
 	request := &kmspb.MacVerifyRequest{
 		Name: name,
 		Data: data, DataCrc32C: checksum(data),
@@ -161,9 +161,12 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string
 	return false, unavailable(err)
 }
 
-// isMAC finds out whether a version without a public key is a MAC key in use, by
-// the call that verification will make. It takes no other permission than that.
-func isMAC(ctx context.Context, client *kms.KeyManagementClient, name string) bool {
+// probeMAC finds out whether a version without a public key is a MAC key in use,
+// by the call that verification will make. It takes no other permission than that.
+func probeMAC(ctx context.Context, client *kms.KeyManagementClient, name string) error {
 	_, err := macVerify(ctx, client, name, []byte{0}, make([]byte, crypto.SHA256.Size()))
-	return err == nil || status.Code(err) == codes.InvalidArgument
+	if status.Code(err) == codes.InvalidArgument {
+		return nil // a MAC key, but not of SHA-256
+	}
+	return err
 }

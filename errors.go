@@ -1,0 +1,80 @@
+package gcpjwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// withContextError makes the end of ctx visible to errors.Is in an error that a
+// Google client returned because of it.
+func withContextError(ctx context.Context, err error) error {
+	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// foreignError is an error of a Google client with a text fit for a log: such
+// errors hold whatever came from the network, whole pages of it, and some repeat
+// the request.
+type foreignError struct {
+	error
+	sent string // what must not be repeated
+}
+
+func foreign(err error, sent string) error { return foreignError{err, sent} }
+
+func (e foreignError) Unwrap() error { return e.error }
+
+func (e foreignError) Error() string {
+	const limit = 1000
+	text := e.error.Error()
+	cut := len(text) > limit
+	if cut {
+		text = text[:limit]
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(masked(text, e.sent), "?"))
+	if cut {
+		text += "..."
+	}
+	return text
+}
+
+// masked leaves out of text each run of 8 bytes and more that is in secret too.
+func masked(text, secret string) string {
+	const shortest = 8
+	var out strings.Builder
+	for i := 0; i < len(text); {
+		end := i + shortest
+		if end > len(text) || !strings.Contains(secret, text[i:end]) {
+			out.WriteByte(text[i])
+			i++
+			continue
+		}
+		for end < len(text) && strings.Contains(secret, text[i:end+1]) {
+			end++
+		}
+		out.WriteString("[...]")
+		i = end
+	}
+	return out.String()
+}
+
+// quote makes foreign text fit for an error message: on one line, and not
+// longer than what helps to recognise it.
+func quote(s string) string {
+	const limit = 100
+	if len(s) > limit {
+		return fmt.Sprintf("%q... (%d bytes)", s[:limit], len(s))
+	}
+	return strconv.Quote(s)
+}
