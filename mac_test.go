@@ -1,0 +1,519 @@
+package gcpjwt_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	mldsax509 "filippo.io/mldsa/x509"
+	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+)
+
+// kmsSignBare signs without a kid, which only SignedString sets.
+func kmsSignBare(t testing.TB, ctx context.Context, method *gcpjwt.SigningMethodKMS, alg string) string {
+	t.Helper()
+	token := jwt.New(method)
+	token.Header["alg"] = alg
+	signingString, err := token.SigningString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig, err := method.Sign(signingString, ctx)
+	if err != nil {
+		t.Fatalf("Sign: %v", err)
+	}
+	return signingString + "." + base64.RawURLEncoding.EncodeToString(sig)
+}
+
+// kmsRelabel changes a field of a token's header, and not its signature.
+func kmsRelabel(t testing.TB, text, field string, value any) string {
+	t.Helper()
+	header := kmsHeader(t, text)
+	header[field] = value
+	if value == nil {
+		delete(header, field)
+	}
+	raw, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(text, ".")
+	return base64.RawURLEncoding.EncodeToString(raw) + "." + rest
+}
+
+// A MAC key is verified by one MacVerify for each token, whatever names it and
+// whether or not the token has a kid. The parser finds jwt's own HS256 under
+// the token's alg, which could not do that: the Keyfunc replaces it.
+func TestKMSMac(t *testing.T) {
+	t.Parallel()
+	for _, row := range kmsRows {
+		if !row.isMAC() {
+			continue
+		}
+		for _, rotating := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/rotating=%t", row.alg, rotating), func(t *testing.T) {
+				t.Parallel()
+				server, client := startKMS(t)
+				path := kmsCreate(t, server, row.algorithm)
+				version := path
+				if rotating {
+					path = cryptoKeyOf(path)
+				}
+				ctx := kmsContext(t.Context(), client, path)
+				tokens := map[string]string{
+					"kid":    sign(t, ctx, row.method, nil),
+					"no kid": kmsSignBare(t, ctx, row.method, row.alg),
+					"alias":  kmsSignBare(t, ctx, row.method, row.alias),
+				}
+				keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+				for name, text := range tokens {
+					t.Run(name, func(t *testing.T) {
+						server.ResetCalls()
+						token, err := jwt.Parse(text, keyfunc)
+						if err != nil || !token.Valid {
+							t.Errorf("jwt.Parse: %v", err)
+						}
+						if token.Method != jwt.SigningMethod(row.method) {
+							t.Errorf("the token's method is %v, want %s", token.Method, row.alias)
+						}
+						if got := server.Calls("MacVerify"); got != 1 || server.Calls("") != 1 {
+							t.Errorf("%d MacVerify in %d calls, want 1 in 1", got, server.Calls(""))
+						}
+
+						token, err = jwt.Parse(kmsForge(text), keyfunc)
+						if !errors.Is(err, jwt.ErrTokenSignatureInvalid) || !errors.Is(err, jwt.ErrSignatureInvalid) || token.Valid {
+							t.Errorf("a forged token: %v, want ErrSignatureInvalid", err)
+						}
+						if errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+							t.Errorf("a forged token: %v, which blames Cloud KMS", err)
+						}
+					})
+				}
+
+				t.Run("context as key", func(t *testing.T) {
+					signingString, mac := kmsSplit(t, tokens["kid"])
+					if err := row.method.Verify(signingString, mac, ctx); err != nil {
+						t.Errorf("Verify with a context: %v", err)
+					}
+					server.ResetCalls()
+					for range 5 {
+						if err := row.method.Verify(signingString, mac, ctx); err != nil {
+							t.Errorf("Verify with a context: %v", err)
+						}
+					}
+					if got := server.Calls("MacVerify"); got != 5 || server.Calls("") != 5 {
+						t.Errorf("5 times Verify: %d MacVerify in %d calls, want 5 in 5", got, server.Calls(""))
+					}
+					if err := row.method.Verify(signingString+"x", mac, ctx); !errors.Is(err, jwt.ErrSignatureInvalid) {
+						t.Errorf("Verify of another text with a context: %v, want ErrSignatureInvalid", err)
+					}
+					if err := row.method.Verify(signingString, mac, t.Context()); !errors.Is(err, gcpjwt.ErrMissingConfig) {
+						t.Errorf("Verify with a context without configuration: %v, want ErrMissingConfig", err)
+					}
+					ended, cancel := context.WithCancel(ctx)
+					cancel()
+					if err := row.method.Verify(signingString, mac, ended); !errors.Is(err, context.Canceled) {
+						t.Errorf("Verify with an ended context: %v, want context.Canceled", err)
+					}
+					broken := kmsContext(t.Context(), client, "cryptoKeys/k")
+					if err := row.method.Verify(signingString, mac, broken); !errors.Is(err, gcpjwt.ErrInvalidConfig) {
+						t.Errorf("Verify with a malformed KeyPath: %v, want ErrInvalidConfig", err)
+					}
+				})
+
+				t.Run("disabled later", func(t *testing.T) {
+					server.SetState(version, kmsDisabled)
+					for name, text := range tokens {
+						token, err := jwt.Parse(text, keyfunc)
+						if err == nil || token.Valid || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+							t.Errorf("%s: jwt.Parse: %v, want a refusal that doesn't blame Cloud KMS", name, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A MAC of another algorithm, which its key would be asked about whatever the
+// token says, is refused for its length, without a call.
+func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
+	t.Parallel()
+	for _, row := range kmsRows {
+		if !row.isMAC() {
+			continue
+		}
+		t.Run(row.alg, func(t *testing.T) {
+			t.Parallel()
+			server, client := startKMS(t)
+			version := kmsCreate(t, server, row.algorithm)
+			ctx := kmsContext(t.Context(), client, version)
+			for name, path := range map[string]string{"version": version, "CryptoKey": cryptoKeyOf(version)} {
+				keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+				for _, alg := range []string{"HS256", "HS384", "HS512"} {
+					if alg == row.alg {
+						continue
+					}
+					// Signed as alg, by the key of row.alg: what an attacker who may
+					// use the key otherwise could make.
+					signingString, _ := kmsSplit(t, kmsRelabel(t, sign(t, ctx, row.method, nil), "alg", alg))
+					response, err := client.MacSign(t.Context(), &kmspb.MacSignRequest{Name: version, Data: []byte(signingString)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					server.ResetCalls()
+					token, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(response.Mac), keyfunc)
+					if err == nil || token.Valid || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+						t.Errorf("%s: a MAC by %s in a token of %s: %v, want a refusal", name, row.alg, alg, err)
+					}
+					if got := server.Calls(""); got != 0 {
+						t.Errorf("%s: %d calls, want 0", name, got)
+					}
+				}
+				for _, size := range []int{0, 1, row.size - 1, row.size + 1, 100} {
+					text := sign(t, ctx, row.method, nil)
+					server.ResetCalls()
+					signingString, mac := kmsSplit(t, text)
+					mac = append(mac, make([]byte, 100)...)[:size]
+					_, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(mac), keyfunc)
+					if !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+						t.Errorf("%s: a MAC of %d bytes: %v, want ErrSignatureInvalid", name, size, err)
+					}
+					if got := server.Calls(""); got != 0 {
+						t.Errorf("%s: a MAC of %d bytes: %d calls, want 0", name, size, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A token that is too long for Cloud KMS cannot be one that it signed.
+func TestKMSMacOfLongToken(t *testing.T) {
+	t.Parallel()
+	server, client := startKMS(t)
+	version := kmsCreate(t, server, kmsHMAC256)
+	keyfunc := kmsKeyfunc(t, t.Context(), client, version)
+	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
+	server.ResetCalls()
+	parts := strings.Split(text, ".")
+	parts[1] = base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub": %q}`, strings.Repeat("a", 64<<10)))
+	_, err := jwt.Parse(strings.Join(parts, "."), keyfunc)
+	if !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		t.Errorf("jwt.Parse: %v, want ErrSignatureInvalid", err)
+	}
+	if got := server.Calls(""); got != 0 {
+		t.Errorf("%d calls, want 0", got)
+	}
+}
+
+// A MAC that could not be checked is no bad MAC.
+func TestKMSMacOutage(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		fail func(server *testutil.KMS)
+		code codes.Code
+	}{
+		{"stopped", func(server *testutil.KMS) { server.Stop() }, codes.OK},
+		{"quota", kmsFail(codes.ResourceExhausted), codes.ResourceExhausted},
+		{"internal", kmsFail(codes.Internal), codes.Internal},
+		{"permission", func(server *testutil.KMS) { server.Deny("cloudkms.cryptoKeyVersions.useToVerify") }, codes.PermissionDenied},
+		{"hanging", func(server *testutil.KMS) { kmsHang(server, "MacVerify") }, codes.OK},
+	}
+	for _, tt := range tests {
+		for _, rotating := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/rotating=%t", tt.name, rotating), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					server, client := startKMS(t, testutil.InMemory())
+					path := kmsCreate(t, server, kmsHMAC256)
+					if rotating {
+						path = cryptoKeyOf(path)
+					}
+					text := sign(t, kmsContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					defer cancel()
+					keyfunc := kmsKeyfunc(t, ctx, client, path)
+					tt.fail(server)
+					start := time.Now()
+					token, err := jwt.Parse(text, keyfunc)
+					if !errors.Is(err, gcpjwt.ErrKeysUnavailable) || token.Valid {
+						t.Errorf("jwt.Parse: %v, want ErrKeysUnavailable", err)
+					}
+					if errors.Is(err, jwt.ErrSignatureInvalid) {
+						t.Errorf("jwt.Parse: %v, which blames the token", err)
+					}
+					if tt.code != codes.OK && status.Code(errors.Unwrap(err)) != tt.code && !strings.Contains(err.Error(), tt.code.String()) {
+						t.Errorf("jwt.Parse: %v, want code %v within", err, tt.code)
+					}
+					if got := time.Since(start); got > 30*time.Second {
+						t.Errorf("jwt.Parse took %v, beyond the Keyfunc's context", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// kmsFail makes every RPC fail.
+func kmsFail(code codes.Code) func(server *testutil.KMS) {
+	return func(server *testutil.KMS) {
+		server.Intercept(func(context.Context, string, proto.Message, testutil.KMSHandler) (proto.Message, error) {
+			return nil, status.Error(code, "the service has a bad day")
+		})
+	}
+}
+
+// A token without kid is tried with each version.
+func TestKMSMacWithoutKeyID(t *testing.T) {
+	t.Parallel()
+	server, client := startKMS(t)
+	first := kmsCreate(t, server, kmsHMAC256)
+	second, err := server.CreateVersion(cryptoKeyOf(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A version of another hash, which must not be asked.
+	if _, err := server.CreateVersion(cryptoKeyOf(first), kmspb.CryptoKeyVersion_HMAC_SHA512); err != nil {
+		t.Fatal(err)
+	}
+	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
+	rotating := kmsContext(t.Context(), client, cryptoKeyOf(first))
+	parse := func(text string, maximum int) error {
+		t.Helper()
+		server.ResetCalls()
+		_, err := jwt.Parse(text, keyfunc)
+		if got := server.Calls("MacVerify"); got > maximum || server.Calls("") != got {
+			t.Errorf("%d MacVerify in %d calls, want at most %d and no other", got, server.Calls(""), maximum)
+		}
+		return err
+	}
+	texts := make(map[string]string)
+	for _, version := range []string{first, second} {
+		texts[version] = kmsSignBare(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, "HS256")
+		if err := parse(texts[version], 2); err != nil {
+			t.Errorf("a token by %s: %v", version, err)
+		}
+		signingString, mac := kmsSplit(t, texts[version])
+		if err := gcpjwt.SigningMethodKMSHS256.Verify(signingString, mac, rotating); err != nil {
+			t.Errorf("Verify of a token by %s with a context: %v", version, err)
+		}
+		if err := parse(kmsRelabel(t, texts[version], "kid", gcpjwt.KMSKeyID(first)), 1); !errors.Is(err, jwt.ErrSignatureInvalid) {
+			t.Errorf("a token by %s with a kid added: %v, want ErrSignatureInvalid", version, err)
+		}
+		if err := parse(kmsForge(texts[version]), 2); !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+			t.Errorf("a forged token: %v, want ErrSignatureInvalid", err)
+		}
+	}
+
+	// One of the two is gone, before the list says so.
+	for _, gone := range []string{first, second} {
+		server.SetState(gone, kmsDisabled)
+		for version, text := range texts {
+			err := parse(text, 2)
+			if gone == version && (err == nil || errors.Is(err, gcpjwt.ErrKeysUnavailable)) {
+				t.Errorf("a token by %s, which is disabled: %v, want a refusal", version, err)
+			}
+			if gone != version && err != nil {
+				t.Errorf("a token by %s while the other version is disabled: %v", version, err)
+			}
+		}
+		server.SetState(gone, kmsEnabled)
+	}
+
+	// One of the two cannot be asked: the other's verdict counts if it is yes.
+	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if req, ok := req.(*kmspb.MacVerifyRequest); ok && req.Name == second {
+			return nil, status.Error(codes.Internal, "no")
+		}
+		return next(ctx, req)
+	})
+	if err := parse(texts[first], 2); err != nil {
+		t.Errorf("a token by version 1 while version 2 cannot be asked: %v", err)
+	}
+	if err := parse(texts[second], 2); !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		t.Errorf("a token by version 2, which cannot be asked: %v, want ErrKeysUnavailable", err)
+	}
+}
+
+// B10: the public key is no secret, so no MAC made with it counts. Not parallel
+// because of Override.
+func TestKMSMacWithPublicKeyAsSecret(t *testing.T) {
+	for _, algorithm := range []kmsAlgorithm{kmsPKCS2048, kmsP256, kmsEd25519} {
+		for _, overridden := range []bool{false, true} {
+			t.Run(fmt.Sprintf("B10/%s/overridden=%t", algorithm, overridden), func(t *testing.T) {
+				if overridden {
+					kmsOverride(t, gcpjwt.SigningMethodKMSHS256)
+				}
+				server, client := startKMS(t)
+				version := kmsCreate(t, server, algorithm)
+				der, err := mldsax509.MarshalPKIXPublicKey(server.PublicKey(version))
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+				secrets := map[string][]byte{"PEM": text, "trimmed PEM": []byte(strings.TrimSpace(string(text))), "DER": der}
+				for _, path := range []string{version, cryptoKeyOf(version)} {
+					keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+					server.ResetCalls()
+					for name, secret := range secrets {
+						for _, kid := range []any{nil, gcpjwt.KMSKeyID(version)} {
+							token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"sub": "admin"})
+							if kid != nil {
+								token.Header["kid"] = kid
+							}
+							forged, err := token.SignedString(secret)
+							if err != nil {
+								t.Fatal(err)
+							}
+							parsed, err := jwt.Parse(forged, keyfunc)
+							if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) || parsed.Valid {
+								t.Errorf("HS256 with the %s as secret, kid %v: %v, want ErrAlgorithmMismatch", name, kid, err)
+							}
+						}
+					}
+					if got := server.Calls(""); got != 0 {
+						t.Errorf("%d calls, want 0", got)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Nor does Verify take a secret of any kind.
+func TestKMSMacVerifyTakesNoSecret(t *testing.T) {
+	t.Parallel()
+	h := hmac.New(sha256.New, []byte("secret"))
+	h.Write([]byte("header.payload"))
+	err := gcpjwt.SigningMethodKMSHS256.Verify("header.payload", h.Sum(nil), []byte("secret"))
+	if !errors.Is(err, jwt.ErrInvalidKeyType) || !strings.Contains(err.Error(), "KMSVerifyKeyfunc") {
+		t.Errorf("Verify with a secret: %v, want ErrInvalidKeyType that says what to use", err)
+	}
+}
+
+// A Keyfunc of a MAC key refuses tokens of other algorithms without a call.
+func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	server, client := startKMS(t)
+	version := kmsCreate(t, server, kmsHMAC256)
+	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
+	for _, path := range []string{version, cryptoKeyOf(version)} {
+		keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+		server.ResetCalls()
+		for _, alg := range []string{"none", "hs256", "RS256", "ES256", "EdDSA", "KMSRS256", "ML-DSA-65"} {
+			for _, kid := range []any{nil, gcpjwt.KMSKeyID(version)} {
+				token, err := jwt.Parse(kmsRelabel(t, kmsRelabel(t, text, "alg", alg), "kid", kid), keyfunc)
+				if !errors.Is(err, jwt.ErrTokenUnverifiable) || token != nil && token.Valid {
+					t.Errorf("B10: alg %s, kid %v: %v, want ErrTokenUnverifiable", alg, kid, err)
+				}
+			}
+		}
+		if got := server.Calls(""); got != 0 {
+			t.Errorf("%d calls, want 0", got)
+		}
+	}
+}
+
+// Many tokens at once: each has its own answer.
+func TestKMSMacConcurrent(t *testing.T) {
+	t.Parallel()
+	server, client := startKMS(t)
+	version := kmsCreate(t, server, kmsHMAC256)
+	ctx := kmsContext(t.Context(), client, cryptoKeyOf(version))
+	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version))
+	var group sync.WaitGroup
+	for i := range 20 {
+		group.Go(func() {
+			text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodKMSHS256, jwt.MapClaims{"n": i}))
+			if err != nil {
+				t.Errorf("SignedString: %v", err)
+				return
+			}
+			if _, err := jwt.Parse(text, keyfunc); err != nil {
+				t.Errorf("jwt.Parse: %v", err)
+			}
+			if _, err := jwt.Parse(kmsForge(text), keyfunc); !errors.Is(err, jwt.ErrSignatureInvalid) {
+				t.Errorf("jwt.Parse of a forged token: %v, want ErrSignatureInvalid", err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// A MAC key in use is told from an asymmetric key by what Cloud KMS answers; an
+// asymmetric key that is disabled must not be taken for one.
+func TestKMSMacOrDisabled(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []kmsAlgorithm{kmsP256, kmsHMAC256} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			server, client := startKMS(t)
+			version := kmsCreate(t, server, algorithm)
+			server.SetState(version, kmsDisabled)
+			_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
+			if status.Code(err) != codes.FailedPrecondition || !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+				t.Errorf("KMSVerifyKeyfunc: %v, want FAILED_PRECONDITION and ErrKeysUnavailable", err)
+			}
+		})
+	}
+}
+
+// A verifier of MACs needs no permission but useToVerify, and if it hasn't got
+// that, it is told so.
+func TestKMSMacPermissions(t *testing.T) {
+	t.Parallel()
+	for _, rotating := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rotating=%t", rotating), func(t *testing.T) {
+			t.Parallel()
+			server, client := startKMS(t)
+			path := kmsCreate(t, server, kmsHMAC256)
+			text := sign(t, kmsContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
+			if rotating {
+				path = cryptoKeyOf(path)
+			}
+			config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client}
+			server.Deny("cloudkms.cryptoKeyVersions.useToVerify")
+			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
+			if err == nil { // then it is the first token that is told
+				_, err = jwt.Parse(text, keyfunc)
+			}
+			for _, want := range []string{"cloudkms.cryptoKeyVersions.useToVerify", "roles/cloudkms.verifier"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("without useToVerify: %v, want an error that names %s", err, want)
+				}
+			}
+			if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+				t.Errorf("without useToVerify: %v, want ErrKeysUnavailable", err)
+			}
+
+			server.Allow("cloudkms.cryptoKeyVersions.useToVerify")
+			server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
+			config.KMSClient = kmsClient(t, server) // which knows nothing of the failures
+			if keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), config); err != nil {
+				t.Fatalf("without viewPublicKey: KMSVerifyKeyfunc: %v", err)
+			}
+			if _, err := jwt.Parse(text, keyfunc); err != nil {
+				t.Errorf("without viewPublicKey: jwt.Parse: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,890 @@
+package gcpjwt_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	kms "cloud.google.com/go/kms/apiv1"
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+)
+
+// The times that the documentation promises.
+const (
+	kmsRefresh  = 5 * time.Minute // the default KeyRefresh
+	kmsStale    = time.Hour       // for which a list serves beyond that in an outage
+	kmsCooldown = time.Minute     // between readings that unknown kids set off
+	kmsBackoff  = time.Minute     // the longest between attempts in an outage
+	kmsTimeout  = 10 * time.Second
+)
+
+// kmsRig is a server with one CryptoKey whose only version, of P-256, is an
+// hour old. It lives in a bubble where time passes only when all wait.
+type kmsRig struct {
+	*testing.T
+	server    *testutil.KMS
+	client    *kms.KeyManagementClient
+	cryptoKey string
+}
+
+func kmsBubble(t *testing.T, f func(rig *kmsRig)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Minute) // so that what runs in the background ends
+		server, client := startKMS(t, testutil.InMemory())
+		rig := &kmsRig{T: t, server: server, client: client}
+		rig.cryptoKey = cryptoKeyOf(kmsCreate(t, server, kmsP256))
+		time.Sleep(time.Hour)
+		f(rig)
+	})
+}
+
+// version returns a version's name.
+func (rig *kmsRig) version(n int) string {
+	return fmt.Sprintf("%s/cryptoKeyVersions/%d", rig.cryptoKey, n)
+}
+
+// create adds a version, which is ENABLED at once.
+func (rig *kmsRig) create(algorithm ...kmsAlgorithm) (version string) {
+	rig.Helper()
+	version, err := rig.server.CreateVersion(rig.cryptoKey, algorithm...)
+	if err != nil {
+		rig.Fatal(err)
+	}
+	return version
+}
+
+// signs signs with a configuration of the CryptoKey, and checks which version
+// did it and how long it took.
+func (rig *kmsRig) signs(n int, took time.Duration) (text string) {
+	rig.Helper()
+	start := time.Now()
+	text = sign(rig, kmsContext(rig.Context(), rig.client, rig.cryptoKey), gcpjwt.SigningMethodKMSES256, nil)
+	if got := time.Since(start); got != took {
+		rig.Errorf("the signature took %v, want %v", got, took)
+	}
+	if got, want := kmsHeader(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
+		rig.Errorf("version %s signed, want %d", rig.number(got), n)
+	}
+	return text
+}
+
+// number returns the number of the version that a kid names.
+func (rig *kmsRig) number(kid any) string {
+	for n := 1; n < 1000; n++ {
+		if gcpjwt.KMSKeyID(rig.version(n)) == kid {
+			return fmt.Sprint(n)
+		}
+	}
+	return fmt.Sprintf("of kid %v", kid)
+}
+
+// by returns a token by a version, signed by somebody else.
+func (rig *kmsRig) by(version string) string {
+	rig.Helper()
+	return sign(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), version), gcpjwt.SigningMethodKMSES256, nil)
+}
+
+// accepts checks that a token is accepted without any waiting.
+func (rig *kmsRig) accepts(keyfunc jwt.Keyfunc, text string) {
+	rig.Helper()
+	start := time.Now()
+	if _, err := jwt.Parse(text, keyfunc); err != nil {
+		rig.Errorf("jwt.Parse: %v", err)
+	}
+	if got := time.Since(start); got != 0 {
+		rig.Errorf("jwt.Parse took %v, want nothing", got)
+	}
+}
+
+// refuses checks that a token is refused because of an error.
+func (rig *kmsRig) refuses(keyfunc jwt.Keyfunc, text string, want error) {
+	rig.Helper()
+	if _, err := jwt.Parse(text, keyfunc); !errors.Is(err, want) {
+		rig.Errorf("jwt.Parse: %v, want %v", err, want)
+	}
+}
+
+// lists returns how often the list of versions was asked for.
+func (rig *kmsRig) lists() int { return rig.server.Calls("ListCryptoKeyVersions") }
+
+// delayLists makes the answers to ListCryptoKeyVersions arrive late, with what
+// was true when they set out.
+func (rig *kmsRig) delayLists(d time.Duration) {
+	rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		resp, err := next(ctx, req)
+		if method == "ListCryptoKeyVersions" {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		}
+		return resp, err
+	})
+}
+
+// failLists makes ListCryptoKeyVersions fail.
+func (rig *kmsRig) failLists() {
+	rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if method == "ListCryptoKeyVersions" {
+			return nil, status.Error(codes.Internal, "no list today")
+		}
+		return next(ctx, req)
+	})
+}
+
+// Versions are compared as the numbers they are: Cloud KMS lists them as
+// strings, 10 before 2.
+func TestRotationNewestVersion(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		for range 11 {
+			rig.create()
+		}
+		time.Sleep(time.Hour)
+		rig.signs(12, 0)
+		for n := 12; n > 1; n-- {
+			rig.server.SetState(rig.version(n), kmsDisabled)
+			rig.signs(n-1, 0)
+		}
+	})
+}
+
+// A list of more than one page, whose first ends in the middle of the numbers.
+func TestRotationManyVersions(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		for range 129 {
+			rig.create()
+		}
+		time.Sleep(time.Hour)
+		first, middle := rig.by(rig.version(1)), rig.by(rig.version(99))
+		rig.server.ResetCalls()
+		last := rig.signs(130, 0)
+		if got := rig.lists(); got != 2 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want once for each of 2 pages", got)
+		}
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		for _, text := range []string{first, middle, last} {
+			rig.accepts(keyfunc, text)
+		}
+	})
+}
+
+// A new version is taken up within KeyRefresh, without any signature waiting or
+// failing, however slow the list is, and without any token that a verifier
+// refuses, though that reads the list at other times.
+func TestRotationTakesUpNewVersion(t *testing.T) {
+	for _, phase := range []time.Duration{0, time.Minute, 149 * time.Second, 151 * time.Second, 4 * time.Minute} {
+		t.Run(phase.String(), func(t *testing.T) {
+			kmsBubble(t, func(rig *kmsRig) {
+				keyfunc := kmsKeyfunc(rig, rig.Context(), kmsClient(rig, rig.server), rig.cryptoKey)
+				time.Sleep(17 * time.Second)
+				rig.signs(1, 0)
+				rig.delayLists(8 * time.Second)
+				for start := time.Now(); time.Since(start) < phase; time.Sleep(time.Second) {
+					rig.accepts(keyfunc, rig.signs(1, 0))
+				}
+				rig.create()
+				created := time.Now()
+				ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+				by2 := 0
+				for ; by2 < 60; time.Sleep(time.Second) {
+					before := time.Now()
+					text := sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
+					if got := time.Since(before); got != 0 {
+						rig.Fatalf("%v after the new version a signature took %v", before.Sub(created), got)
+					}
+					rig.accepts(keyfunc, text)
+					switch kmsHeader(rig, text)["kid"] {
+					case gcpjwt.KMSKeyID(rig.version(2)):
+						by2++
+						if age := before.Sub(created); age < kmsRefresh/2 {
+							rig.Fatalf("version 2 signs after %v, before verifiers can have read of it", age)
+						}
+					case gcpjwt.KMSKeyID(rig.version(1)):
+						if age := before.Sub(created); age > kmsRefresh || by2 > 0 {
+							rig.Fatalf("version 1 still signs %v after version 2 was made", age)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// A version that is too new for verifiers waits only where there is another.
+func TestRotationSettling(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		rig.signs(1, 0)
+		rig.server.SetState(rig.version(1), kmsDisabled)
+		rig.signs(2, 0)
+		rig.create()
+		time.Sleep(kmsRefresh / 3)
+		rig.create()
+		time.Sleep(kmsRefresh/2 - 1)
+		rig.signs(2, 0) // and has the list read in the background
+		synctest.Wait()
+		rig.signs(3, 0) // 2 and 3 are settled, 4 wants a nanosecond
+		time.Sleep(1)
+		rig.signs(4, 0)
+
+		// Enabled again, a version isn't new.
+		rig.server.SetState(rig.version(4), kmsDisabled)
+		rig.signs(3, 0)
+		rig.server.SetState(rig.version(4), kmsEnabled)
+		time.Sleep(kmsRefresh)
+		rig.signs(4, 0)
+	})
+}
+
+// Recovery at once when the version in use is not ENABLED any more, at the
+// cost of one reading. If the list doesn't say so yet, as Cloud KMS is
+// consistent only in the end, the next version is tried all the same.
+func TestRotationVersionInUseGone(t *testing.T) {
+	for _, state := range []kmspb.CryptoKeyVersion_CryptoKeyVersionState{
+		kmsDisabled, kmspb.CryptoKeyVersion_DESTROY_SCHEDULED, kmsDestroyed,
+	} {
+		for _, listed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/still listed=%t", state, listed), func(t *testing.T) {
+				kmsBubble(t, func(rig *kmsRig) {
+					rig.create()
+					time.Sleep(time.Hour)
+					rig.signs(2, 0)
+					if listed {
+						kmsFreezeList(rig)
+					}
+					rig.server.SetState(rig.version(2), state)
+					rig.server.ResetCalls()
+					rig.signs(1, 0)
+					if got := rig.server.Calls("AsymmetricSign"); got != 2 || rig.lists() != 1 {
+						rig.Errorf("%d AsymmetricSign and %d ListCryptoKeyVersions, want 2 and 1", got, rig.lists())
+					}
+					for range 10 {
+						rig.signs(1, 0)
+					}
+				})
+			})
+		}
+	}
+}
+
+// kmsFreezeList makes the list stay as it is.
+func kmsFreezeList(rig *kmsRig) {
+	request := &kmspb.ListCryptoKeyVersionsRequest{Parent: rig.cryptoKey, Filter: "state=ENABLED"}
+	var frozen []*kmspb.CryptoKeyVersion
+	for version, err := range rig.client.ListCryptoKeyVersions(rig.Context(), request).All() {
+		if err != nil {
+			rig.Fatal(err)
+		}
+		frozen = append(frozen, version)
+	}
+	rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		resp, err := next(ctx, req)
+		if resp, ok := resp.(*kmspb.ListCryptoKeyVersionsResponse); ok {
+			resp.CryptoKeyVersions = frozen
+		}
+		return resp, err
+	})
+}
+
+// The version in use is disabled and replaced while a reading of the list is
+// under way that began before. Its answer is no reason to give up.
+func TestRotationReplacedDuringReading(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.signs(1, 0)
+		time.Sleep(kmsRefresh / 2)
+		rig.delayLists(4 * time.Second)
+		rig.signs(1, 0) // sets off the reading, whose answer is {1}
+		time.Sleep(time.Second)
+		rig.create()
+		rig.server.SetState(rig.version(1), kmsDisabled)
+		// 3 seconds for that answer, 4 for the next.
+		rig.signs(2, 7*time.Second)
+	})
+}
+
+// The same for a verifier and a kid.
+func TestRotationUnknownKeyIDDuringReading(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		old := rig.by(rig.version(1))
+		time.Sleep(kmsRefresh / 2)
+		rig.delayLists(4 * time.Second)
+		rig.accepts(keyfunc, old)
+		time.Sleep(time.Second)
+		text := rig.by(rig.create())
+		start := time.Now()
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			rig.Errorf("jwt.Parse: %v", err)
+		}
+		if got := time.Since(start); got != 7*time.Second {
+			rig.Errorf("jwt.Parse took %v, want 3s for one answer and 4s for the next", got)
+		}
+	})
+}
+
+// While the list cannot be read, what is known signs; if that is disabled, the
+// next known version does.
+func TestRotationSignsWithoutList(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		time.Sleep(time.Hour)
+		rig.signs(2, 0)
+		began := time.Now()
+		rig.failLists()
+		for time.Since(began) < 20*time.Minute {
+			rig.signs(2, 0)
+			time.Sleep(20 * time.Second)
+		}
+		rig.server.SetState(rig.version(2), kmsDisabled)
+		for time.Since(began) < kmsRefresh+kmsStale-time.Second {
+			rig.signs(1, 0)
+			time.Sleep(20 * time.Second)
+		}
+		time.Sleep(kmsRefresh + kmsStale - time.Since(began))
+		text, err := gcpjwt.SignedString(kmsContext(rig.Context(), rig.client, rig.cryptoKey), jwt.New(gcpjwt.SigningMethodKMSES256))
+		if text != "" || status.Code(err) != codes.Internal {
+			rig.Errorf("after an hour and more: SignedString = %q, %v, want INTERNAL", text, err)
+		}
+		rig.server.Intercept(nil)
+		time.Sleep(kmsBackoff)
+		rig.signs(1, 0)
+	})
+}
+
+// Without any version of the method's algorithm there is nothing to sign with.
+// Asking for it again and again doesn't mean to read the list each time.
+func TestRotationNoVersionOfAlgorithm(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+		refused := func() {
+			rig.Helper()
+			text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA))
+			if text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+				rig.Errorf("SignedString = %q, %v, want ErrAlgorithmMismatch", text, err)
+			}
+			for _, want := range []string{"KMSEdDSA", "EC_SIGN_ED25519", rig.cryptoKey} {
+				if !strings.Contains(err.Error(), want) {
+					rig.Errorf("the error is %q, want it to name %s", err, want)
+				}
+			}
+		}
+		for range 100 {
+			refused()
+		}
+		if got := rig.lists(); got > 2 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want at most 2", got)
+		}
+		if got := rig.server.Calls("AsymmetricSign"); got != 0 {
+			rig.Errorf("AsymmetricSign was called %d times, want 0", got)
+		}
+		rig.signs(1, 0) // which minds neither
+
+		// Made at last, it signs as soon as the cool-down is over.
+		rig.create(kmsEd25519)
+		time.Sleep(kmsCooldown)
+		if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA)); err != nil {
+			rig.Errorf("SignedString: %v", err)
+		}
+		rig.server.SetState(rig.version(2), kmsDisabled)
+		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA)); text != "" || status.Code(err) != codes.FailedPrecondition {
+			rig.Errorf("SignedString = %q, %v, want FAILED_PRECONDITION", text, err)
+		}
+		refused()
+	})
+}
+
+// Each method signs with the newest version of its own algorithm.
+func TestRotationMixedAlgorithms(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		// 1 is P-256.
+		for _, algorithm := range []kmsAlgorithm{
+			kmsEd25519, kmsPKCS2048, kmsPSS2048, kmsP384, kmsPSS2048, kmsPKCS2048, kmsMLDSA44, kmsP384,
+		} {
+			rig.create(algorithm)
+		}
+		time.Sleep(time.Hour)
+		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		for algorithm, n := range map[kmsAlgorithm]int{
+			kmsP256: 1, kmsEd25519: 2, kmsPSS2048: 6, kmsPKCS2048: 7, kmsMLDSA44: 8, kmsP384: 9,
+		} {
+			row := kmsRowOf(algorithm)
+			text := sign(rig, ctx, row.method, nil)
+			if got, want := kmsHeader(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
+				rig.Errorf("%s: version %s signed, want %d", row.alg, rig.number(got), n)
+			}
+			rig.accepts(keyfunc, text)
+			rig.accepts(keyfunc, kmsSignBare(rig, ctx, row.method, row.alg))
+			rig.refuses(keyfunc, kmsForge(text), jwt.ErrTokenSignatureInvalid)
+
+			// The right signature under the name of a version of another algorithm.
+			other := gcpjwt.KMSKeyID(rig.version(n%9 + 1))
+			rig.refuses(keyfunc, kmsRelabel(rig, text, "kid", other), gcpjwt.ErrAlgorithmMismatch)
+		}
+		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSRS512)); !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+			rig.Errorf("SignedString with RS512 = %q, %v, want ErrAlgorithmMismatch", text, err)
+		}
+	})
+}
+
+// A verifier takes every ENABLED version, by kid or by trying, and no other;
+// those don't disturb (R03).
+func TestRotationVerifierStates(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		states := map[int]kmspb.CryptoKeyVersion_CryptoKeyVersionState{
+			2: kmspb.CryptoKeyVersion_PENDING_GENERATION,
+			3: kmsDisabled,
+			5: kmspb.CryptoKeyVersion_DESTROY_SCHEDULED,
+			6: kmsDestroyed,
+			7: kmspb.CryptoKeyVersion_GENERATION_FAILED,
+			8: kmspb.CryptoKeyVersion_PENDING_IMPORT,
+			9: kmspb.CryptoKeyVersion_IMPORT_FAILED,
+		}
+		texts, bare := make(map[int]string), make(map[int]string)
+		for n := 1; n <= 10; n++ {
+			if n > 1 {
+				rig.create()
+			}
+			texts[n] = rig.by(rig.version(n))
+			bare[n] = kmsSignBare(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), rig.version(n)), gcpjwt.SigningMethodKMSES256, "ES256")
+		}
+		for n, state := range states {
+			rig.server.SetState(rig.version(n), state)
+		}
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		for n := range texts {
+			if _, skipped := states[n]; skipped {
+				rig.refuses(keyfunc, texts[n], gcpjwt.ErrUnknownKeyID)
+				rig.refuses(keyfunc, bare[n], jwt.ErrTokenSignatureInvalid)
+				continue
+			}
+			rig.accepts(keyfunc, texts[n])
+			rig.accepts(keyfunc, bare[n])
+		}
+		if got, _ := keyfunc(&jwt.Token{Method: jwt.SigningMethodES256}); len(got.(jwt.VerificationKeySet).Keys) != 3 {
+			rig.Errorf("without a kid there are %d keys to try, want 3", len(got.(jwt.VerificationKeySet).Keys))
+		}
+
+		// What was generated in the meantime is learnt by its kid.
+		rig.server.SetState(rig.version(2), kmsEnabled)
+		time.Sleep(kmsCooldown)
+		rig.accepts(keyfunc, texts[2])
+	})
+}
+
+// B19 for versions: unknown kids cost one reading in a cool-down, and none if
+// they cannot be kids of ours.
+func TestRotationForgedKeyIDs(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		good := rig.by(rig.version(1))
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		forge := func() string {
+			return kmsRelabel(rig, good, "kid", fmt.Sprintf("%016x%016x%08x", rand.Uint64(), rand.Uint64(), rand.Uint32()))
+		}
+		for _, kid := range []any{"", strings.Repeat("k", 257), strings.Repeat("k", 1<<20), 1, []string{"a"}} {
+			rig.refuses(keyfunc, kmsRelabel(rig, good, "kid", kid), jwt.ErrTokenUnverifiable)
+		}
+		if got := rig.lists(); got != 1 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want the first reading alone", got)
+		}
+
+		rig.server.ResetCalls()
+		var group sync.WaitGroup
+		for range 10 {
+			group.Go(func() {
+				for range 100 {
+					rig.refuses(keyfunc, forge(), gcpjwt.ErrUnknownKeyID)
+				}
+			})
+		}
+		group.Wait()
+		if got := rig.lists(); got != 1 {
+			rig.Errorf("B19: 1,000 forged kids cost %d ListCryptoKeyVersions, want 1", got)
+		}
+		rig.accepts(keyfunc, good)
+
+		// In the long run: one in each cool-down, of which there are two in half a
+		// KeyRefresh, so that none is needed in the background.
+		rig.server.ResetCalls()
+		start := time.Now()
+		for time.Since(start) < time.Hour {
+			rig.refuses(keyfunc, forge(), gcpjwt.ErrUnknownKeyID)
+			time.Sleep(time.Second)
+		}
+		if got := rig.lists(); got > 60 {
+			rig.Errorf("B19: an hour of forged kids cost %d ListCryptoKeyVersions, want at most 60", got)
+		}
+
+		// A new version made right after a forged kid is learnt when the cool-down
+		// is over, if no good kid came at a better time.
+		time.Sleep(kmsCooldown)
+		rig.refuses(keyfunc, forge(), gcpjwt.ErrUnknownKeyID)
+		text := rig.by(rig.create())
+		time.Sleep(kmsCooldown - 1)
+		rig.refuses(keyfunc, text, gcpjwt.ErrUnknownKeyID)
+		time.Sleep(1)
+		rig.accepts(keyfunc, text)
+	})
+}
+
+// A disabled version's tokens are refused KeyRefresh later at the latest, by a
+// busy verifier and by one that had nothing to do in between.
+func TestRotationRevocation(t *testing.T) {
+	for _, refresh := range []time.Duration{time.Second, time.Minute, 0, time.Hour} {
+		lifetime := refresh
+		if lifetime == 0 {
+			lifetime = kmsRefresh
+		}
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/busy=%t", refresh, busy), func(t *testing.T) {
+				kmsBubble(t, func(rig *kmsRig) {
+					old := rig.by(rig.version(1))
+					rig.create()
+					config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, KeyRefresh: refresh}
+					keyfunc, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), config)
+					if err != nil {
+						rig.Fatal(err)
+					}
+					rig.server.SetState(rig.version(1), kmsDisabled)
+					start := time.Now()
+					rig.accepts(keyfunc, old) // known, and not worth a reading yet
+					for busy && time.Since(start) < lifetime-lifetime/20 {
+						jwt.Parse(old, keyfunc)
+						time.Sleep(lifetime / 20)
+					}
+					time.Sleep(lifetime - time.Since(start))
+					rig.refuses(keyfunc, old, gcpjwt.ErrUnknownKeyID)
+				})
+			})
+		}
+	}
+}
+
+// In an outage a verifier goes on for KeyRefresh and an hour. Then it says at
+// once that it cannot tell, and never that the token is bad.
+func TestRotationOutage(t *testing.T) {
+	tests := map[string]func(rig *kmsRig){
+		"stopped": func(rig *kmsRig) { rig.server.Stop() },
+		"failing": func(rig *kmsRig) { kmsFail(codes.Internal)(rig.server) },
+		"hanging": func(rig *kmsRig) { kmsHang(rig.server, "ListCryptoKeyVersions") },
+		"denied":  func(rig *kmsRig) { rig.server.Deny("cloudkms.cryptoKeyVersions.list") },
+	}
+	for name, fail := range tests {
+		t.Run(name, func(t *testing.T) {
+			kmsBubble(t, func(rig *kmsRig) {
+				text := rig.by(rig.version(1))
+				keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+				began := time.Now()
+				fail(rig)
+				rig.server.ResetCalls()
+				for time.Since(began) < kmsRefresh+kmsStale {
+					rig.accepts(keyfunc, text)
+					rig.refuses(keyfunc, kmsForge(text), jwt.ErrTokenSignatureInvalid)
+					time.Sleep(10 * time.Second)
+				}
+				// Attempts are spaced out. A gRPC client makes some of its own.
+				if got := rig.lists(); name != "stopped" && got > 80 {
+					rig.Errorf("%d attempts in %v, want about one a minute", got, time.Since(began))
+				}
+
+				var (
+					group  sync.WaitGroup
+					mu     sync.Mutex
+					waited int
+				)
+				for range 50 {
+					group.Go(func() {
+						start := time.Now()
+						_, err := jwt.Parse(text, keyfunc)
+						if !errors.Is(err, gcpjwt.ErrKeysUnavailable) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+							rig.Errorf("jwt.Parse: %v, want ErrKeysUnavailable alone", err)
+						}
+						if got := time.Since(start); got > kmsTimeout {
+							rig.Errorf("jwt.Parse took %v", got)
+						} else if got > 0 {
+							mu.Lock()
+							waited++
+							mu.Unlock()
+						}
+					})
+				}
+				group.Wait()
+				if waited > 1 {
+					rig.Errorf("%d of 50 callers queued, want at most the one that tries", waited)
+				}
+				unknown := kmsRelabel(rig, text, "kid", "unknown")
+				rig.refuses(keyfunc, unknown, gcpjwt.ErrKeysUnavailable)
+
+				rig.server.Intercept(nil)
+				rig.server.Allow("cloudkms.cryptoKeyVersions.list")
+				if err := rig.server.Restart(); err != nil {
+					rig.Fatal(err)
+				}
+				time.Sleep(kmsBackoff + kmsTimeout)
+				if _, err := jwt.Parse(text, keyfunc); err != nil {
+					rig.Errorf("a minute after the outage: jwt.Parse: %v", err)
+				}
+				rig.accepts(keyfunc, text)
+			})
+		})
+	}
+}
+
+// An unknown kid in an outage is no reason to say that the token is bad: the
+// version may be a new one.
+func TestRotationUnknownKeyIDInOutage(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		good := rig.by(rig.version(1))
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		text := rig.by(rig.create())
+		rig.failLists()
+		for range 10 {
+			rig.refuses(keyfunc, text, gcpjwt.ErrKeysUnavailable)
+			rig.accepts(keyfunc, good)
+		}
+		if got := rig.lists(); got > 3 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want few", got)
+		}
+	})
+}
+
+// Old keys serve while Cloud KMS is down, not after. A verifier that had
+// nothing to do since an outage ended has no excuse for them.
+func TestRotationRevocationAfterOutage(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		old := rig.by(rig.version(1))
+		rig.create()
+		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		rig.failLists()
+		time.Sleep(kmsRefresh)
+		rig.accepts(keyfunc, old)
+		rig.server.Intercept(nil)
+		rig.server.SetState(rig.version(1), kmsDisabled)
+		time.Sleep(4 * kmsRefresh)
+		rig.refuses(keyfunc, old, gcpjwt.ErrUnknownKeyID)
+	})
+}
+
+// An outage that is over when the next callers come, and whose back-off is,
+// isn't one for them: several at once all get their signature, though the
+// version in use was replaced in the meantime.
+func TestRotationCallersAfterOutage(t *testing.T) {
+	for _, pause := range []time.Duration{2 * time.Second, 2 * kmsBackoff} {
+		t.Run(pause.String(), func(t *testing.T) {
+			kmsBubble(t, func(rig *kmsRig) {
+				keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+				ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+				rig.failLists()
+				time.Sleep(kmsRefresh)
+				rig.signs(1, 0) // the one failed attempt, with a back-off of 100 ms
+				synctest.Wait()
+				rig.server.Intercept(nil)
+				rig.create()
+				rig.server.SetState(rig.version(1), kmsDisabled)
+				time.Sleep(pause)
+				rig.delayLists(time.Second)
+				var group sync.WaitGroup
+				for range 10 {
+					group.Go(func() {
+						text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256))
+						if err != nil {
+							rig.Errorf("SignedString after the outage: %v", err)
+							return
+						}
+						if _, err := jwt.Parse(text, keyfunc); err != nil {
+							rig.Errorf("jwt.Parse: %v", err)
+						}
+					})
+				}
+				group.Wait()
+			})
+		})
+	}
+}
+
+// A verifier whose context ends while it waits for a list leaves, and the list
+// arrives for the others.
+func TestRotationImpatientVerifier(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		text := rig.by(rig.version(1))
+		ctx, cancel := context.WithCancel(rig.Context())
+		impatient := kmsKeyfunc(rig, ctx, rig.client, rig.cryptoKey)
+		patient := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		time.Sleep(kmsRefresh)
+		rig.delayLists(5 * time.Second)
+		rig.server.ResetCalls()
+		var group sync.WaitGroup
+		group.Go(func() {
+			start := time.Now()
+			_, err := jwt.Parse(text, impatient)
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, gcpjwt.ErrKeysUnavailable) || time.Since(start) != time.Second {
+				rig.Errorf("the impatient verifier: %v after %v, want context.Canceled after 1s", err, time.Since(start))
+			}
+		})
+		time.Sleep(time.Second)
+		cancel()
+		group.Go(func() {
+			if _, err := jwt.Parse(text, patient); err != nil {
+				rig.Errorf("the patient verifier: %v", err)
+			}
+		})
+		group.Wait()
+		if got := rig.lists(); got != 1 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want 1", got)
+		}
+	})
+}
+
+// Configurations of one client share what is known, per KeyRefresh.
+func TestRotationShared(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		text := rig.signs(1, 0)
+		for range 20 {
+			rig.accepts(kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), text)
+			rig.signs(1, 0)
+		}
+		if got := rig.lists(); got != 1 {
+			rig.Errorf("ListCryptoKeyVersions was called %d times, want 1", got)
+		}
+		if got := rig.server.Calls("GetPublicKey"); got != 1 {
+			rig.Errorf("GetPublicKey was called %d times, want 1", got)
+		}
+		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, KeyRefresh: time.Minute}
+		sign(rig, gcpjwt.NewKMSContext(rig.Context(), config), gcpjwt.SigningMethodKMSES256, nil)
+		if got := rig.lists(); got != 2 {
+			rig.Errorf("with another KeyRefresh: ListCryptoKeyVersions was called %d times, want 2", got)
+		}
+	})
+}
+
+// kmsLog collects what a Logger is told.
+type kmsLog struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *kmsLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *kmsLog) records(t *testing.T) (records []map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range strings.Split(strings.TrimSpace(l.buf.String()), "\n") {
+		if line == "" {
+			continue
+		}
+		var record map[string]any
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatalf("the log line %q: %v", line, err)
+		}
+		records = append(records, record)
+	}
+	return records
+}
+
+// The Logger hears of failures that no caller sees, and of no others.
+func TestRotationLogger(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		log := new(kmsLog)
+		config := &gcpjwt.KMSConfig{
+			KeyPath: rig.cryptoKey, KMSClient: rig.client,
+			Logger: slog.New(slog.NewJSONHandler(log, nil)),
+		}
+		text := rig.by(rig.version(1))
+		rig.server.Deny("cloudkms.cryptoKeyVersions.list")
+		if _, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), config); err == nil {
+			rig.Error("KMSVerifyKeyfunc without permission succeeded")
+		}
+		rig.server.Allow("cloudkms.cryptoKeyVersions.list")
+		time.Sleep(time.Second)
+		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), config)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		rig.accepts(keyfunc, text)
+		if got := log.records(rig.T); len(got) != 0 {
+			rig.Errorf("logged %v, want nothing yet", got)
+		}
+
+		rig.server.Deny("cloudkms.cryptoKeyVersions.list")
+		time.Sleep(kmsRefresh / 2)
+		rig.accepts(keyfunc, text)
+		synctest.Wait()
+		got := log.records(rig.T)
+		if len(got) != 1 {
+			rig.Fatalf("logged %v, want the one failed renewal", got)
+		}
+		if got[0]["level"] != "WARN" || got[0]["key"] != rig.cryptoKey || !strings.Contains(fmt.Sprint(got[0]["error"]), "cloudkms.cryptoKeyVersions.list") {
+			rig.Errorf("logged %v, want a warning that names the key and the permission", got[0])
+		}
+	})
+}
+
+// A public key that cannot be read keeps nobody from the others, and is read
+// when it is needed and can be.
+func TestRotationPublicKeyMissing(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		first, second := rig.by(rig.version(1)), rig.by(rig.version(2))
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return next(ctx, req)
+		})
+		log := new(kmsLog)
+		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), &gcpjwt.KMSConfig{
+			KeyPath: rig.cryptoKey, KMSClient: rig.client, Logger: slog.New(slog.NewJSONHandler(log, nil)),
+		})
+		if err != nil {
+			rig.Fatal(err)
+		}
+		rig.accepts(keyfunc, first)
+		rig.refuses(keyfunc, second, gcpjwt.ErrKeysUnavailable)
+		rig.accepts(keyfunc, kmsSignBare(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), rig.version(1)), gcpjwt.SigningMethodKMSES256, "ES256"))
+		if got := log.records(rig.T); len(got) != 1 {
+			rig.Errorf("logged %v, want a warning", got)
+		}
+		rig.server.Intercept(nil)
+		time.Sleep(kmsBackoff)
+		rig.accepts(keyfunc, second)
+	})
+}
+
+// A first version that is still being generated, and a CryptoKey without any.
+func TestRotationNothingYet(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.server.SetState(rig.version(1), kmspb.CryptoKeyVersion_PENDING_GENERATION)
+		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+			rig.Errorf("SignedString = %q, %v, want ErrAlgorithmMismatch", text, err)
+		}
+		if _, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client}); err == nil {
+			rig.Error("KMSVerifyKeyfunc succeeded")
+		}
+		rig.server.SetState(rig.version(1), kmsEnabled)
+		time.Sleep(kmsCooldown)
+		rig.signs(1, 0)
+		rig.accepts(kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), rig.by(rig.version(1)))
+	})
+}
