@@ -1,0 +1,463 @@
+package gcpjwt_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/go-cmp/cmp"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+)
+
+// An iamSigner is a signer whose keys Google holds and rotates, with all that a
+// test wants to do to it.
+type iamSigner struct {
+	method  jwt.SigningMethod
+	ctx     context.Context // carries the configuration
+	keyfunc jwt.Keyfunc
+
+	calls          func() int // signatures asked for so far
+	latency        func(time.Duration)
+	keyIDs         func() []string
+	publicKey      func(kid string) *rsa.PublicKey
+	addKey         func() (kid string, err error)
+	setSigningKeys func(kids ...string)
+	beforeSigning  func(f func()) // has f called before each signature
+	lastKeyID      func() string
+}
+
+// iamSigners are the ways to start one. The App Engine app is one for the
+// process, so tests that go through all of them don't run in parallel.
+var iamSigners = []struct {
+	name  string
+	start func(t testing.TB, opts ...testutil.Option) *iamSigner
+}{
+	{"signBlob", func(t testing.TB, opts ...testutil.Option) *iamSigner {
+		return iamStart(t, gcpjwt.SigningMethodIAMBlob, "signBlob", opts)
+	}},
+	{"signJwt", func(t testing.TB, opts ...testutil.Option) *iamSigner {
+		return iamStart(t, gcpjwt.SigningMethodIAMJWT, "signJwt", opts)
+	}},
+	{"App Engine", aeStart},
+}
+
+func iamStart(t testing.TB, method jwt.SigningMethod, rpc string, opts []testutil.Option) *iamSigner {
+	t.Helper()
+	server, config := startIAM(t, opts...)
+	return &iamSigner{
+		method:         method,
+		ctx:            gcpjwt.NewIAMContext(context.Background(), config),
+		keyfunc:        gcpjwt.IAMVerifyKeyfunc(context.Background(), config),
+		calls:          func() int { return server.Calls(rpc) },
+		latency:        server.SetLatency,
+		keyIDs:         func() []string { return server.KeyIDs(account) },
+		publicKey:      func(kid string) *rsa.PublicKey { return server.PublicKey(account, kid) },
+		addKey:         func() (string, error) { return server.AddKey(account) },
+		setSigningKeys: func(kids ...string) { server.SetSigningKeys(account, kids...) },
+		beforeSigning: func(f func()) {
+			server.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if strings.HasSuffix(r.URL.Path, ":"+rpc) {
+					f()
+				}
+				next.ServeHTTP(w, r)
+			})
+		},
+		lastKeyID: config.KeyID,
+	}
+}
+
+// iamHeader returns the header of a token as a verifier sees it.
+func iamHeader(t testing.TB, text string) map[string]any {
+	t.Helper()
+	encoded, _, _ := strings.Cut(text, ".")
+	var header map[string]any
+	data, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err == nil {
+		err = json.Unmarshal(data, &header)
+	}
+	if err != nil {
+		t.Fatalf("header of %s: %v", text, err)
+	}
+	return header
+}
+
+// iamSignedBy reports whether a token carries an RS256 signature by a key. It
+// shares no code with what is tested.
+func iamSignedBy(text string, key *rsa.PublicKey) bool {
+	i := strings.LastIndexByte(text, '.')
+	if i < 0 || key == nil {
+		return false
+	}
+	signature, err := base64.RawURLEncoding.DecodeString(text[i+1:])
+	digest := sha256.Sum256([]byte(text[:i]))
+	return err == nil && rsa.VerifyPKCS1v15(key, crypto.SHA256, digest[:], signature) == nil
+}
+
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	iam, kms := &gcpjwt.IAMConfig{ServiceAccount: account}, &gcpjwt.KMSConfig{KeyPath: "x"}
+
+	ctx := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(t.Context(), iam), kms)
+	if got, ok := gcpjwt.IAMFromContext(ctx); got != iam || !ok {
+		t.Errorf("IAMFromContext: got %v, %v, want the configuration put in", got, ok)
+	}
+	if got, ok := gcpjwt.KMSFromContext(ctx); got != kms || !ok {
+		t.Errorf("KMSFromContext: got %v, %v, want the configuration put in", got, ok)
+	}
+
+	for name, ctx := range map[string]context.Context{
+		"empty": t.Context(),
+		"nil":   gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(t.Context(), nil), nil),
+	} {
+		if got, ok := gcpjwt.IAMFromContext(ctx); got != nil || ok {
+			t.Errorf("%s: IAMFromContext: got %v, %v, want nil, false", name, got, ok)
+		}
+		if got, ok := gcpjwt.KMSFromContext(ctx); got != nil || ok {
+			t.Errorf("%s: KMSFromContext: got %v, %v, want nil, false", name, got, ok)
+		}
+	}
+}
+
+func TestErrorsAreDistinct(t *testing.T) {
+	t.Parallel()
+	all := []error{
+		gcpjwt.ErrMissingConfig, gcpjwt.ErrInvalidConfig, gcpjwt.ErrAlgorithmMismatch, gcpjwt.ErrIntegrity,
+		gcpjwt.ErrUnknownKeyID, gcpjwt.ErrKeysUnavailable, gcpjwt.ErrSigningStringChanged,
+	}
+	for i, err := range all {
+		if !strings.HasPrefix(err.Error(), "gcpjwt: ") {
+			t.Errorf("%q doesn't say whose error it is", err)
+		}
+		for _, other := range all[:i] {
+			if errors.Is(err, other) || err.Error() == other.Error() {
+				t.Errorf("%q and %q cannot be told apart", err, other)
+			}
+		}
+	}
+}
+
+func TestSignedStringRefuses(t *testing.T) {
+	server, config := startIAM(t)
+	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	withKeyID := func(method jwt.SigningMethod, kid any) *jwt.Token {
+		token := jwt.New(method)
+		token.Header["kid"] = kid
+		return token
+	}
+	tests := []struct {
+		name  string
+		ctx   context.Context
+		token *jwt.Token
+		want  error // nil: any
+	}{
+		{"nil token", ctx, nil, jwt.ErrTokenMalformed},
+		{"nil method", ctx, &jwt.Token{Header: map[string]any{}, Claims: jwt.MapClaims{}}, jwt.ErrInvalidKeyType},
+		{"stock RS256", ctx, jwt.New(jwt.SigningMethodRS256), jwt.ErrInvalidKeyType},
+		{"stock HS256", ctx, jwt.New(jwt.SigningMethodHS256), jwt.ErrInvalidKeyType},
+		{"stock none", ctx, jwt.New(jwt.SigningMethodNone), jwt.ErrInvalidKeyType},
+		{"signBlob without configuration", t.Context(), jwt.New(gcpjwt.SigningMethodIAMBlob), gcpjwt.ErrMissingConfig},
+		{"signJwt without configuration", t.Context(), jwt.New(gcpjwt.SigningMethodIAMJWT), gcpjwt.ErrMissingConfig},
+		{"KMS with a configuration for IAM", ctx, jwt.New(gcpjwt.SigningMethodKMSES256), gcpjwt.ErrMissingConfig},
+		{"nil configuration", gcpjwt.NewIAMContext(ctx, nil), jwt.New(gcpjwt.SigningMethodIAMBlob), gcpjwt.ErrMissingConfig},
+		{"kid 42", ctx, withKeyID(gcpjwt.SigningMethodIAMBlob, 42), nil},
+		{"kid empty", ctx, withKeyID(gcpjwt.SigningMethodIAMBlob, ""), nil},
+		{"kid nil", ctx, withKeyID(gcpjwt.SigningMethodIAMBlob, nil), nil},
+		{"claims that aren't JSON", ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"f": func() {}}), nil},
+		{"claims that aren't JSON, signJwt", ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, jwt.MapClaims{"f": func() {}}), nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := gcpjwt.SignedString(test.ctx, test.token)
+			if err == nil || got != "" {
+				t.Fatalf("got %q, %v, want an error and no token", got, err)
+			}
+			if test.want != nil && !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+	if got := server.Calls(""); got != 0 {
+		t.Errorf("%d calls, want none", got)
+	}
+}
+
+func TestSignTakesNothingButContexts(t *testing.T) {
+	t.Parallel()
+	server, config := startIAM(t)
+	methods := []jwt.SigningMethod{
+		gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodKMSES256,
+	}
+	for _, method := range methods {
+		for _, key := range []any{nil, config, []byte("secret"), "secret", context.Context(nil)} {
+			if sig, err := method.Sign("e30.e30", key); !errors.Is(err, jwt.ErrInvalidKeyType) || sig != nil {
+				t.Errorf("%s with a %T: got %v, %v, want %v", method.Alg(), key, sig, err, jwt.ErrInvalidKeyType)
+			}
+		}
+	}
+	for _, method := range methods[:2] {
+		if _, err := method.Sign("e30.e30", t.Context()); !errors.Is(err, gcpjwt.ErrMissingConfig) {
+			t.Errorf("%s without configuration: got %v, want %v", method.Alg(), err, gcpjwt.ErrMissingConfig)
+		}
+	}
+	if got := server.Calls(""); got != 0 {
+		t.Errorf("%d calls, want none", got)
+	}
+}
+
+func TestSignedStringNamesTheKey(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			kid := s.keyIDs()[0]
+			if got := s.lastKeyID(); got != "" {
+				t.Errorf("KeyID before the first signature: got %q, want none", got)
+			}
+			// These characters have two spellings in JSON.
+			claims := jwt.MapClaims{"sub": `<a href="x">&amp;</a> ü 🙂`, "n": 12345678901234.0, "list": []any{"a", 1.5, nil}}
+			token := jwt.NewWithClaims(s.method, claims)
+			text, err := gcpjwt.SignedString(s.ctx, token)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			want := map[string]any{"alg": "RS256", "kid": kid, "typ": "JWT"}
+			if diff := cmp.Diff(want, iamHeader(t, text)); diff != "" {
+				t.Errorf("header (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want, token.Header); diff != "" {
+				t.Errorf("token.Header (-want +got):\n%s", diff)
+			}
+			if !strings.HasSuffix(text, "."+base64.RawURLEncoding.EncodeToString(token.Signature)) {
+				t.Error("token.Signature isn't the signature of the token")
+			}
+			if !iamSignedBy(text, s.publicKey(kid)) {
+				t.Error("the key that the kid names didn't sign")
+			}
+			parsed, err := jwt.Parse(text, s.keyfunc)
+			if err != nil {
+				t.Fatalf("Parse: %v", err)
+			}
+			if diff := cmp.Diff(claims, parsed.Claims); diff != "" {
+				t.Errorf("claims (-want +got):\n%s", diff)
+			}
+			if got := s.lastKeyID(); got != kid {
+				t.Errorf("KeyID: got %q, want %q", got, kid)
+			}
+			if got := s.method.Alg(); got == "RS256" {
+				t.Error("the method calls itself RS256 without Override")
+			}
+		})
+	}
+}
+
+// Once the key is known, a token costs one call.
+func TestSignedStringSteadyState(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			sign(t, s.ctx, s.method, nil)
+			before := s.calls()
+			const tokens = 20
+			for range tokens {
+				sign(t, s.ctx, s.method, nil)
+			}
+			if got := s.calls() - before; got != tokens {
+				t.Errorf("%d calls for %d tokens, want one each", got, tokens)
+			}
+		})
+	}
+}
+
+// A token without a header map is signed like any other.
+func TestSignedStringWithoutHeader(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			text, err := gcpjwt.SignedString(s.ctx, &jwt.Token{Method: s.method, Claims: jwt.MapClaims{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := jwt.Parse(text, s.keyfunc); err != nil {
+				t.Errorf("Parse: %v", err)
+			}
+		})
+	}
+}
+
+// While Google phases a key in, either of two keys signs.
+func TestSignedStringWhileKeysChange(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			second, err := s.addKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			kids := s.keyIDs()
+			s.setSigningKeys(kids[0], second)
+
+			const goroutines = 100
+			texts := make([]string, goroutines)
+			var running sync.WaitGroup
+			for i := range texts {
+				running.Go(func() {
+					text, err := gcpjwt.SignedString(s.ctx, jwt.New(s.method))
+					if err != nil {
+						t.Errorf("SignedString: %v", err)
+						return
+					}
+					texts[i] = text
+					if _, err := jwt.Parse(text, s.keyfunc); err != nil {
+						t.Errorf("Parse: %v", err)
+					}
+				})
+			}
+			running.Wait()
+
+			by := make(map[string]int)
+			for _, text := range texts {
+				if text == "" {
+					continue // reported above
+				}
+				kid, named := iamHeader(t, text)["kid"].(string)
+				by[kid]++
+				switch {
+				case named && !iamSignedBy(text, s.publicKey(kid)):
+					t.Errorf("a token names key %q, which didn't sign it", kid)
+				case !named && !iamSignedBy(text, s.publicKey(kids[0])) && !iamSignedBy(text, s.publicKey(second)):
+					t.Error("neither key signed a token without kid")
+				}
+			}
+			if by[kids[0]] == 0 || by[second] == 0 {
+				t.Errorf("tokens by kid: %v, want some by each key", by)
+			}
+			if got := s.calls(); got > 4*goroutines {
+				t.Errorf("%d calls for %d tokens, want 4 each at most", got, goroutines)
+			}
+		})
+	}
+}
+
+// After three signatures by another key than expected the fourth goes without kid.
+func TestSignedStringGivesUpOnKeyIDs(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			second, err := s.addKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			kids, next := []string{s.keyIDs()[0], second}, 0
+			sign(t, s.ctx, s.method, nil) // the first key is known now
+			s.beforeSigning(func() {
+				next++
+				s.setSigningKeys(kids[next%2])
+			})
+			before := s.calls()
+			text := sign(t, s.ctx, s.method, nil)
+
+			wantKid, wantCalls := any(nil), 4
+			if s.method == gcpjwt.SigningMethodIAMJWT {
+				wantKid, wantCalls = second, 1 // Google writes the header, so the kid is right at once
+			}
+			if got := iamHeader(t, text)["kid"]; got != wantKid {
+				t.Errorf("kid %v, want %v", got, wantKid)
+			}
+			if got := s.calls() - before; got != wantCalls {
+				t.Errorf("%d calls, want %d", got, wantCalls)
+			}
+			if _, err := jwt.Parse(text, s.keyfunc); err != nil {
+				t.Errorf("Parse: %v", err)
+			}
+
+			// The next token is signed with a kid again.
+			s.beforeSigning(func() { s.setSigningKeys(second) })
+			if got := iamHeader(t, sign(t, s.ctx, s.method, nil))["kid"]; got != second {
+				t.Errorf("kid afterwards: got %v, want %v", got, second)
+			}
+		})
+	}
+}
+
+func TestSignedStringKeepsTheCallersKeyID(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			s := signer.start(t)
+			token := jwt.New(s.method)
+			token.Header["kid"] = "mine"
+			text, err := gcpjwt.SignedString(s.ctx, token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "mine"
+			if s.method == gcpjwt.SigningMethodIAMJWT {
+				want = s.keyIDs()[0] // the header is Google's
+			}
+			if got := iamHeader(t, text)["kid"]; got != want || token.Header["kid"] != want {
+				t.Errorf("kid %v, token.Header's %v, want %q", got, token.Header["kid"], want)
+			}
+			if !iamSignedBy(text, s.publicKey(s.keyIDs()[0])) {
+				t.Error("the account's key didn't sign")
+			}
+			if got := s.calls(); got != 1 {
+				t.Errorf("%d calls, want 1", got)
+			}
+		})
+	}
+}
+
+// A caller leaves when its context ends, and can tell why.
+func TestSigningEndsWithTheContext(t *testing.T) {
+	for _, signer := range iamSigners {
+		t.Run(signer.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := signer.start(t, testutil.InMemory())
+				s.latency(20 * time.Second)
+
+				ends := []struct {
+					want error
+					end  func(ctx context.Context) (context.Context, context.CancelFunc)
+				}{
+					{context.DeadlineExceeded, func(ctx context.Context) (context.Context, context.CancelFunc) {
+						return context.WithTimeout(ctx, time.Second)
+					}},
+					{context.Canceled, func(ctx context.Context) (context.Context, context.CancelFunc) {
+						ctx, cancel := context.WithCancel(ctx)
+						time.AfterFunc(time.Second, cancel)
+						return ctx, cancel
+					}},
+				}
+				for _, test := range ends {
+					ctx, cancel := test.end(s.ctx)
+					began := time.Now()
+					_, err := gcpjwt.SignedString(ctx, jwt.New(s.method))
+					if took := time.Since(began); took != time.Second {
+						t.Errorf("%v: came back after %v, want 1s", test.want, took)
+					}
+					if !errors.Is(err, test.want) {
+						t.Errorf("SignedString: got %v, want %v", err, test.want)
+					}
+					// By now the context has ended before the call.
+					if _, err := s.method.Sign("e30.e30", ctx); !errors.Is(err, test.want) {
+						t.Errorf("Sign: got %v, want %v", err, test.want)
+					}
+					cancel()
+				}
+				time.Sleep(time.Minute) // the App Engine SDK goes on for that long at most
+			})
+		})
+	}
+}
