@@ -78,31 +78,29 @@ func signForApp(ctx context.Context, signingString string) (kid string, sig []by
 	return signed.kid, signed.sig, nil
 }
 
-// appEngineTimeout bounds a call where the caller sets no deadline. It is the
-// SDK's own.
-const appEngineTimeout = time.Minute
-
 // callAppEngine makes a call through the App Engine SDK, which takes no notice of
 // a context's cancellation and has an error of its own for a deadline. The
-// caller leaves when its context ends; the call runs out by the deadline at
-// the latest.
+// caller leaves when its context ends; the call runs out by the deadline, or
+// after the SDK's 60 seconds. sent is what must not be repeated in an error.
 func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
-	ctx, cancel := context.WithTimeout(ctx, appEngineTimeout) // an earlier deadline stays
-	defer cancel()
-	results := make(chan result, 1)
-	go func() {
-		value, err := call(ctx)
-		results <- result{value, err}
-	}()
 	var done result
-	select {
-	case done = <-results:
-	case <-ctx.Done():
-		done.err = ctx.Err()
+	if ctx.Done() == nil {
+		done.value, done.err = call(ctx) // nothing to leave for
+	} else {
+		results := make(chan result, 1)
+		go func() {
+			value, err := call(ctx)
+			results <- result{value, err}
+		}()
+		select {
+		case done = <-results:
+		case <-ctx.Done():
+			done.err = ctx.Err()
+		}
 	}
 	switch {
 	case done.err == nil:

@@ -87,7 +87,13 @@ func parseKeyPath(name string) (keyPath, error) {
 	case strings.HasPrefix(name, "/"):
 		return invalid("remove the leading slash")
 	}
-	segments := strings.Split(name, "/")
+	var buf [2*len(keyPathForm) + 1]string // one more than there may be
+	segments := buf[:0]
+	for rest, more := name, true; more && len(segments) < len(buf); {
+		var segment string
+		segment, rest, more = strings.Cut(rest, "/")
+		segments = append(segments, segment)
+	}
 	for i, collection := range keyPathForm {
 		if len(segments) == 2*i && i == len(keyPathForm)-1 {
 			return keyPath{cryptoKey: name}, nil
@@ -110,17 +116,24 @@ func parseKeyPath(name string) (keyPath, error) {
 	if err != nil || version == 0 || id[0] == '0' {
 		return invalid("%s is not a version number", quote(id))
 	}
-	return keyPath{cryptoKey: strings.Join(segments[:8], "/"), version: version}, nil
+	return keyPath{cryptoKey: name[:strings.LastIndex(name, "/cryptoKeyVersions/")], version: version}, nil
 }
 
 // validID reports whether id is one of Cloud KMS's: 1 to 63 letters, digits,
 // underscores and hyphens. A project ID may also carry a domain
 // (example.com:project).
 func validID(id string, project bool) bool {
-	if project && len(id) <= 128 && !strings.HasPrefix(id, ".") {
-		id = strings.NewReplacer(".", "-", ":", "-").Replace(id)
-	} else if len(id) > 63 {
-		return false
+	limit := 63
+	if project = project && !strings.HasPrefix(id, "."); project {
+		limit = 128
 	}
-	return id != "" && strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+		case project && (c == '.' || c == ':'):
+		default:
+			return false
+		}
+	}
+	return id != "" && len(id) <= limit
 }

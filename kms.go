@@ -59,6 +59,11 @@ const (
 	sendMAC                    // MacSign, the signing string itself
 )
 
+type kmsSignature struct {
+	algorithm kmsAlgorithm
+	length    int
+}
+
 type kmsAlgorithm = kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
 
 // SigningMethodKMS signs with a key in Cloud KMS. Its key for Sign and
@@ -72,7 +77,7 @@ type SigningMethodKMS struct {
 
 	// signatures are the KMS algorithms that fit the method, with the length
 	// of their signatures in a token in bytes.
-	signatures map[kmsAlgorithm]int
+	signatures []kmsSignature
 
 	// width is that length where Cloud KMS answers in ASN.1 DER instead.
 	width int
@@ -93,39 +98,39 @@ type SigningMethodKMS struct {
 var (
 	SigningMethodKMSRS256 = &SigningMethodKMS{
 		method: method{alias: "KMSRS256", alg: "RS256", verifier: jwt.SigningMethodRS256}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256,
-		signatures: map[kmsAlgorithm]int{
-			kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256: 256,
-			kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256: 384,
-			kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256: 512,
+		signatures: []kmsSignature{
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, 256},
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, 384},
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, 512},
 		},
 	}
 	SigningMethodKMSRS512 = &SigningMethodKMS{
 		method: method{alias: "KMSRS512", alg: "RS512", verifier: jwt.SigningMethodRS512}, format: kmspb.PublicKey_PEM, hash: crypto.SHA512,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512: 512},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, 512}},
 	}
 	SigningMethodKMSPS256 = &SigningMethodKMS{
 		method: method{alias: "KMSPS256", alg: "PS256", verifier: strictPSS(jwt.SigningMethodPS256)}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256,
-		signatures: map[kmsAlgorithm]int{
-			kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256: 256,
-			kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256: 384,
-			kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256: 512,
+		signatures: []kmsSignature{
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, 256},
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, 384},
+			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, 512},
 		},
 	}
 	SigningMethodKMSPS512 = &SigningMethodKMS{
 		method: method{alias: "KMSPS512", alg: "PS512", verifier: strictPSS(jwt.SigningMethodPS512)}, format: kmspb.PublicKey_PEM, hash: crypto.SHA512,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512: 512},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, 512}},
 	}
 	SigningMethodKMSES256 = &SigningMethodKMS{
 		method: method{alias: "KMSES256", alg: "ES256", verifier: jwt.SigningMethodES256}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256, width: 64,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256: 64},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, 64}},
 	}
 	SigningMethodKMSES384 = &SigningMethodKMS{
 		method: method{alias: "KMSES384", alg: "ES384", verifier: jwt.SigningMethodES384}, format: kmspb.PublicKey_PEM, hash: crypto.SHA384, width: 96,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384: 96},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, 96}},
 	}
 	SigningMethodKMSEdDSA = &SigningMethodKMS{
 		method: method{alias: "KMSEdDSA", alg: "EdDSA", verifier: jwt.SigningMethodEdDSA}, format: kmspb.PublicKey_PEM, input: sendData,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_EC_SIGN_ED25519: 64},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, 64}},
 	}
 )
 
@@ -143,8 +148,8 @@ var kmsMethods = []*SigningMethodKMS{
 var kmsMethodOf = func() map[kmsAlgorithm]*SigningMethodKMS {
 	methods := make(map[kmsAlgorithm]*SigningMethodKMS)
 	for _, m := range kmsMethods {
-		for algorithm := range m.signatures {
-			methods[algorithm] = m
+		for _, signature := range m.signatures {
+			methods[signature.algorithm] = m
 		}
 	}
 	return methods
@@ -245,8 +250,8 @@ func (m *SigningMethodKMS) signWith(ctx context.Context, client *kms.KeyManageme
 	if err != nil {
 		return nil, err
 	}
-	for _, length := range m.signatures {
-		if len(sig) == length {
+	for _, signature := range m.signatures {
+		if len(sig) == signature.length {
 			return sig, nil
 		}
 	}
@@ -347,5 +352,5 @@ func checksum(data []byte) *wrapperspb.Int64Value {
 
 // intact reports whether a response's checksum is there and right.
 func intact(data []byte, sum *wrapperspb.Int64Value) bool {
-	return sum != nil && sum.Value == checksum(data).Value
+	return sum != nil && sum.Value == int64(crc32.Checksum(data, castagnoli))
 }

@@ -102,7 +102,7 @@ func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, 
 	if err != nil {
 		return err
 	}
-	if _, ok := m.signatures[public.algorithm]; !ok && public.denied == nil {
+	if m.signatureLength(public.algorithm) == 0 && public.denied == nil {
 		return fmt.Errorf("%w: %s needs a key of algorithm %s, and %s is %s",
 			ErrAlgorithmMismatch, m.alias, m.algorithmNames(), v.name, public.algorithm)
 	}
@@ -111,11 +111,21 @@ func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, 
 
 func (m *SigningMethodKMS) algorithmNames() string {
 	var names []string
-	for algorithm := range m.signatures {
-		names = append(names, algorithm.String())
+	for _, signature := range m.signatures {
+		names = append(names, signature.algorithm.String())
 	}
-	slices.Sort(names)
 	return strings.Join(names, " or ")
+}
+
+// signatureLength returns the length of an algorithm's signatures, 0 if the
+// algorithm isn't the method's.
+func (m *SigningMethodKMS) signatureLength(algorithm kmsAlgorithm) int {
+	for _, signature := range m.signatures {
+		if signature.algorithm == algorithm {
+			return signature.length
+		}
+	}
+	return 0
 }
 
 type keyFormat = kmspb.PublicKey_PublicKeyFormat
@@ -231,7 +241,7 @@ func parsePublicKey(algorithm kmsAlgorithm, format keyFormat, data []byte) (*kms
 	case ed25519.PublicKey:
 		length = ed25519.SignatureSize
 	}
-	if _, elliptic := key.(*ecdsa.PublicKey); length != m.signatures[algorithm] || elliptic != (m.width > 0) {
+	if _, elliptic := key.(*ecdsa.PublicKey); length != m.signatureLength(algorithm) || elliptic != (m.width > 0) {
 		return nil, fmt.Errorf("the key isn't one of algorithm %s", algorithm)
 	}
 	return &kmsPublicKey{algorithm: algorithm, key: key}, nil

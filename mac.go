@@ -21,15 +21,15 @@ import (
 var (
 	SigningMethodKMSHS256 = &SigningMethodKMS{
 		method: method{alias: "KMSHS256", alg: "HS256", verifier: macVerifier{"HS256"}}, hash: crypto.SHA256, input: sendMAC,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_HMAC_SHA256: 32},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA256, 32}},
 	}
 	SigningMethodKMSHS384 = &SigningMethodKMS{
 		method: method{alias: "KMSHS384", alg: "HS384", verifier: macVerifier{"HS384"}}, hash: crypto.SHA384, input: sendMAC,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_HMAC_SHA384: 48},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA384, 48}},
 	}
 	SigningMethodKMSHS512 = &SigningMethodKMS{
 		method: method{alias: "KMSHS512", alg: "HS512", verifier: macVerifier{"HS512"}}, hash: crypto.SHA512, input: sendMAC,
-		signatures: map[kmsAlgorithm]int{kmspb.CryptoKeyVersion_HMAC_SHA512: 64},
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA512, 64}},
 	}
 )
 

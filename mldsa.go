@@ -22,7 +22,7 @@ func newMLDSA(alias string, params mldsa.Parameters, algorithm kmsAlgorithm) *Si
 	return &SigningMethodKMS{
 		method:     method{alias: alias, alg: params.String(), verifier: mldsaVerifier{params}},
 		input:      sendData,
-		signatures: map[kmsAlgorithm]int{algorithm: params.SignatureSize()},
+		signatures: []kmsSignature{{algorithm, params.SignatureSize()}},
 		format:     kmspb.PublicKey_NIST_PQC,
 		standalone: true,
 	}

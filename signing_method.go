@@ -2,6 +2,7 @@ package gcpjwt
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -134,7 +135,9 @@ func callerKeyID(token *jwt.Token) (kid string, set bool, err error) {
 // finish joins a signing string and its signature into a token.
 func finish(token *jwt.Token, signingString string, sig []byte) string {
 	token.Signature = sig
-	return signingString + "." + token.EncodeSegment(sig)
+	text := make([]byte, 0, len(signingString)+1+base64.RawURLEncoding.EncodedLen(len(sig)))
+	text = append(append(text, signingString...), '.')
+	return string(base64.RawURLEncoding.AppendEncode(text, sig))
 }
 
 // forgetKeyID removes a kid from the header if signing failed, or the next

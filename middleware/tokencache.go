@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/golang-jwt/jwt/v5"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -40,14 +41,27 @@ func WithTokenCache(n int) Option {
 // digest is the SHA-256 of a token's text.
 type digest [sha256.Size]byte
 
+// digests keeps buffers for the texts that are hashed.
+var digests = sync.Pool{New: func() any { return new([]byte) }}
+
+func digestOf(text string) digest {
+	buffer := digests.Get().(*[]byte)
+	defer digests.Put(buffer)
+	*buffer = append((*buffer)[:0], text...)
+	return sha256.Sum256(*buffer)
+}
+
 // tokenCache is an LRU cache in shards, so that cores seldom wait for one
 // another. A digest's first byte picks the shard; it is as good as random.
 type tokenCache []*lru.Cache[digest, *verifiedToken]
 
-const maxShards = 64
+const (
+	maxShards = 64
+	minShard  = 64 // tokens: in smaller ones chance would drop those in use
+)
 
 func newTokenCache(n int) tokenCache {
-	shards := make(tokenCache, min(n, maxShards))
+	shards := make(tokenCache, max(1, min(n/minShard, maxShards)))
 	for i := range shards {
 		size := n / len(shards)
 		if i < n%len(shards) {
@@ -72,15 +86,15 @@ type verifiedToken struct {
 	parsed    jwt.SigningMethod // under the name in the header
 	method    jwt.SigningMethod // that verified it
 	key       publicKey
-	header    map[string]any
+	header    jsonObject
 	signature []byte
-	claims    jwt.MapClaims // nil if they are of another type,
-	payload   []byte        // and made anew from this
+	claims    jsonObject // empty if they are of another type than jwt.MapClaims,
+	payload   []byte     // and made anew from this
 }
 
 // checkOnce is check with a memory.
 func (v *verifier) checkOnce(raw string, r *http.Request) (*jwt.Token, error) {
-	d := digest(sha256.Sum256([]byte(raw)))
+	d := digestOf(raw)
 	if token, ok := v.recall(raw, d); ok {
 		return v.forUs(token, r)
 	}
@@ -109,11 +123,11 @@ func (v *verifier) recall(raw string, d digest) (*jwt.Token, bool) {
 	token := &jwt.Token{
 		Raw:       raw,
 		Method:    known.parsed,
-		Header:    copyObject(known.header),
+		Header:    known.header.copy(),
 		Signature: bytes.Clone(known.signature),
 	}
-	if known.claims != nil {
-		token.Claims = jwt.MapClaims(copyObject(known.claims))
+	if known.payload == nil {
+		token.Claims = jwt.MapClaims(known.claims.copy())
 	} else {
 		token.Claims = v.newClaims()
 		if json.Unmarshal(known.payload, &token.Claims) != nil {
@@ -140,11 +154,11 @@ func (v *verifier) remember(d digest, token *jwt.Token, parsed jwt.SigningMethod
 		parsed:    parsed,
 		method:    token.Method,
 		key:       public,
-		header:    copyObject(token.Header),
+		header:    newJSONObject(token.Header),
 		signature: bytes.Clone(token.Signature),
 	}
 	if claims, ok := token.Claims.(jwt.MapClaims); ok {
-		known.claims = copyObject(claims)
+		known.claims = newJSONObject(claims)
 	} else {
 		_, rest, _ := strings.Cut(token.Raw, ".")
 		encoded, _, _ := strings.Cut(rest, ".")
@@ -166,22 +180,43 @@ func sameKey(known publicKey, key any) bool {
 	return reflect.TypeOf(key).Comparable() && any(known) == key || known.Equal(key)
 }
 
-// copyObject copies a JSON object as encoding/json decodes it into a map.
-func copyObject(object map[string]any) map[string]any {
-	object = maps.Clone(object)
-	for name, member := range object {
+// jsonObject is a JSON object as encoding/json decodes it into a map.
+type jsonObject struct {
+	members map[string]any
+	flat    bool // no member is an object or an array
+}
+
+// newJSONObject returns a copy of members.
+func newJSONObject(members map[string]any) jsonObject {
+	o := jsonObject{members: copyMembers(members), flat: true}
+	for _, member := range members {
 		switch member.(type) {
 		case map[string]any, []any:
-			object[name] = copyJSON(member)
+			o.flat = false
 		}
 	}
-	return object
+	return o
+}
+
+func (o jsonObject) copy() map[string]any {
+	if o.flat {
+		return maps.Clone(o.members)
+	}
+	return copyMembers(o.members)
+}
+
+func copyMembers(members map[string]any) map[string]any {
+	members = maps.Clone(members)
+	for name, member := range members {
+		members[name] = copyJSON(member)
+	}
+	return members
 }
 
 func copyJSON(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
-		return copyObject(value)
+		return copyMembers(value)
 	case []any:
 		array := make([]any, len(value))
 		for i, element := range value {
