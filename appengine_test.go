@@ -240,7 +240,7 @@ func TestAppEngineCache(t *testing.T) {
 			certWant(t, keyfunc, text, nil)
 			time.Sleep(time.Hour - 1)
 			certWant(t, keyfunc, text, nil)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			certWant(t, keyfunc, text, gcpjwt.ErrKeysUnavailable)
 			if err := server.Restart(); err != nil {
 				t.Fatal(err)

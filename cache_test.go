@@ -123,7 +123,7 @@ func TestCacheUnknownKeyIDs(t *testing.T) {
 		time.Sleep(time.Minute - 1)
 		forge(1000)
 		certWantFetches(t, server, 2)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		forge(1000)
 		certWantFetches(t, server, 3)
 		certWant(t, keyfunc, text, nil)
@@ -311,7 +311,7 @@ func TestCacheRenewsInTheBackground(t *testing.T) {
 		time.Sleep(certRenewal - 1)
 		certWant(t, keyfunc, text, nil)
 		certWantFetches(t, server, 1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		server.RemoveKey(account, server.KeyIDs(account)[0])
 		if _, err := server.AddKey(account); err != nil {
 			t.Fatal(err)
@@ -346,12 +346,12 @@ func TestCacheStaleIfError(t *testing.T) {
 
 				time.Sleep(certLifetime - 1)
 				certWant(t, keyfunc, text, nil)
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if test.want > 0 {
 					certWant(t, keyfunc, text, nil)
 					time.Sleep(test.want - 1)
 					certWant(t, keyfunc, text, nil)
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 				}
 				certWant(t, keyfunc, text, gcpjwt.ErrKeysUnavailable)
 				time.Sleep(time.Hour)

@@ -98,9 +98,6 @@ func kmsRowOf(algorithm kmsAlgorithm) kmsRow {
 // isMAC reports whether the row's keys have no public half.
 func (row kmsRow) isMAC() bool { return strings.HasPrefix(row.alg, "HS") }
 
-// isMLDSA reports whether jwt itself has no method for the row.
-func (row kmsRow) isMLDSA() bool { return strings.HasPrefix(row.alg, "ML-DSA") }
-
 // signRPC is the RPC that signs with the row's keys.
 func (row kmsRow) signRPC() string {
 	if row.isMAC() {

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,6 +121,14 @@ func TestWycheproof(t *testing.T) {
 // survives a change.
 func TestRFCVectors(t *testing.T) {
 	number := func(s string) *big.Int { return new(big.Int).SetBytes(unbase64(t, s)) }
+	point := func(x, y string) *ecdsa.PublicKey {
+		uncompressed := slices.Concat([]byte{4}, unbase64(t, x), unbase64(t, y))
+		key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), uncompressed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
 	for _, tc := range []struct {
 		source string
 		method *gcpjwt.SigningMethodKMS
@@ -138,11 +147,7 @@ func TestRFCVectors(t *testing.T) {
 		},
 		{
 			"RFC 7515 A.3", gcpjwt.SigningMethodKMSES256,
-			&ecdsa.PublicKey{
-				Curve: elliptic.P256(),
-				X:     number("f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU"),
-				Y:     number("x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"),
-			},
+			point("f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"),
 			"eyJhbGciOiJFUzI1NiJ9" +
 				".eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ" +
 				".DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",

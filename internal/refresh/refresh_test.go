@@ -479,7 +479,7 @@ func TestRenew(t *testing.T) {
 		}
 		time.Sleep(time.Minute - 1)
 		wantRenew(t, v, o, 2, time.Minute, 2, nil)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantRenew(t, v, o, 2, time.Minute, 3, nil)
 		o.wantFetches(t, 0, time.Second, time.Minute+time.Second)
 	})
