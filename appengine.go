@@ -27,10 +27,9 @@ type SigningMethodAppEngineImpl struct {
 // rotates. It works where the app has the bundled services (app_engine_apis:
 // true in app.yaml). It is registered with jwt as AppEngine.
 //
-// Its key for Sign and token.SignedString is the context of a request that passed
-// appengine.Middleware (any context will do, if App Engine doesn't ask for a
-// request's ticket); no configuration is needed. For Verify it is an
-// [*crypto/rsa.PublicKey].
+// Its key for Sign and token.SignedString is a context, best that of a request
+// that passed appengine.Middleware, as App Engine may ask for that request's
+// ticket; no configuration is needed. For Verify it is a [*rsa.PublicKey].
 var SigningMethodAppEngine = &SigningMethodAppEngineImpl{
 	method: method{alias: "AppEngine", alg: certificateAlg, verifier: jwt.SigningMethodRS256},
 }

@@ -15,8 +15,8 @@
 //	token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, claims)
 //	text, err := gcpjwt.SignedString(ctx, token)
 //
-//	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
-//	token, err = jwt.Parse(text, keyfunc)
+//	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process
+//	verified, err := jwt.Parse(text, keyfunc, jwt.WithExpirationRequired())
 //
 // SignedString writes the RFC algorithm and the right kid into the header, so
 // that any JWT library can verify the token. [jwt.Token.SignedString] with the
@@ -41,11 +41,10 @@
 // version of the method's algorithm, and tokens by every ENABLED version are
 // accepted. A new version is picked up, and a disabled one given up, within
 // [KMSConfig].KeyRefresh; verifiers learn of a new version before signers take it
-// into use. Cloud KMS itself may take up to hours to make a
-// disablement consistent, and the public key of a disabled version cannot be read
-// any more, so a verifier that has to survive restarts must run before the old
-// version is disabled. ROTATION.md in the repository has the order of steps, for
-// planned and for emergency rotation.
+// into use. Until a version is disabled everywhere, Cloud KMS itself may take
+// hours, and the public key of a disabled version cannot be read any more: a
+// verifier that starts afterwards doesn't know it. ROTATION.md in the repository
+// has the order of steps, for planned and for emergency rotation.
 //
 // The kid of a Cloud KMS token is [KMSKeyID] of the version's name; those of
 // service accounts and App Engine are Google's. A token with a kid is checked with
@@ -103,12 +102,14 @@ var (
 	// name or signature check, three times where the call can be repeated.
 	ErrIntegrity = errors.New("gcpjwt: response failed an integrity check")
 
-	// ErrUnknownKeyID reports a token whose kid names no key of the signer.
+	// ErrUnknownKeyID reports a token whose kid names no key of the signer, or
+	// one whose HMAC key has been disabled.
 	ErrUnknownKeyID = errors.New("gcpjwt: unknown key ID")
 
 	// ErrKeysUnavailable reports that public keys could not be fetched, or
-	// that Cloud KMS could not check a MAC. The token may still be good: it is
-	// a reason to answer 503 rather than 401.
+	// that Cloud KMS could not check a MAC, for whatever reason: Google's error,
+	// which is its cause, tells an outage from a missing permission. The token
+	// may still be good: it is a reason to answer 503 rather than 401.
 	ErrKeysUnavailable = errors.New("gcpjwt: keys unavailable")
 
 	// ErrSigningStringChanged reports that signJwt signed another header or
@@ -168,8 +169,15 @@ func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
 // With [SigningMethodIAMJWT] the header is Google's: the token is returned byte
 // for byte as signJwt made it, and token.Header is replaced by its header.
 //
-// token.Header and token.Signature are changed; a token must not be signed from
-// several goroutines at once.
+// The error is [ErrMissingConfig], [ErrInvalidConfig], [ErrAlgorithmMismatch],
+// [ErrIntegrity], [ErrSigningStringChanged], jwt.ErrInvalidKeyType for a method of
+// another package, jwt.ErrTokenExpired or jwt.ErrTokenInvalidClaims for an exp that
+// signJwt refuses, the context's, or Google's, which errors.As and status.Code
+// find. Give ctx a deadline: without one a call may take a minute.
+//
+// token.Header and token.Signature are changed. Sign a token once: its kid would
+// count as the caller's the second time. It must not be signed from several
+// goroutines at once.
 func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
 	if ctx == nil {
 		return "", fmt.Errorf("gcpjwt: SignedString needs a context.Context: %w", jwt.ErrInvalidKeyType)

@@ -52,16 +52,16 @@ type IAMConfig struct {
 	EnableCache bool
 
 	// CacheExpiration is how long certificates are kept whose response states
-	// no lifetime. If it is 0, they aren't kept; a stated lifetime (Google
-	// states one) counts at most 24 hours.
+	// no lifetime; if it is 0, those aren't kept. Google's responses do state
+	// one. Whatever is stated, certificates are kept for at most 24 hours.
 	CacheExpiration time.Duration
 
 	// StaleIfError is how long past their expiry certificates may serve while
 	// the endpoint is down. 0 means one hour, a negative value not at all.
 	StaleIfError time.Duration
 
-	// IAMService makes the calls. If it is nil, one default service, which
-	// takes Application Default Credentials, is made on first use and kept for
+	// IAMService (of google.golang.org/api/iamcredentials/v1) makes the calls.
+	// If it is nil, one default service, which takes Application Default Credentials, is made on first use and kept for
 	// the process.
 	IAMService *iamcredentials.Service
 
@@ -84,8 +84,8 @@ type IAMConfig struct {
 // SigningMethodIAM signs as a service account through the IAM Credentials API
 // (https://cloud.google.com/iam/docs/reference/credentials/rest), with a key
 // that Google holds and rotates. Its key for Sign and token.SignedString is a
-// context that carries an [IAMConfig] (see [NewIAMContext]); for Verify it is an
-// [*crypto/rsa.PublicKey]. A method may be used concurrently.
+// context that carries an [IAMConfig] (see [NewIAMContext]); for Verify it is a
+// [*rsa.PublicKey]. A method may be used concurrently.
 type SigningMethodIAM struct {
 	method
 	call       func(ctx context.Context, config *IAMConfig, signingString string) ([]byte, error)
@@ -99,11 +99,7 @@ const certificateAlg = "RS256"
 // and IAMJWT.
 var (
 	// SigningMethodIAMBlob signs with signBlob.
-	SigningMethodIAMBlob = &SigningMethodIAM{
-		method:     method{alias: "IAMBlob", alg: certificateAlg, verifier: jwt.SigningMethodRS256},
-		call:       signBlob,
-		callSigned: signedByBlob,
-	}
+	SigningMethodIAMBlob = iamMethod("IAMBlob", signBlob, signedByBlob)
 
 	// SigningMethodIAMJWT signs with signJwt. signJwt makes the header by
 	// itself, so Sign and token.SignedString can only succeed if the header
@@ -113,12 +109,19 @@ var (
 	// An exp claim must be an integer that is neither in the past nor more
 	// than 12 hours ahead, which is checked before the call. Set one: a token
 	// without exp never expires, unless signJwt adds one.
-	SigningMethodIAMJWT = &SigningMethodIAM{
-		method:     method{alias: "IAMJWT", alg: certificateAlg, verifier: jwt.SigningMethodRS256},
-		call:       signJWT,
-		callSigned: signedByJWT,
-	}
+	SigningMethodIAMJWT = iamMethod("IAMJWT", signJWT, signedByJWT)
 )
+
+func iamMethod(alias string,
+	call func(context.Context, *IAMConfig, string) ([]byte, error),
+	callSigned func(context.Context, *IAMConfig, *jwt.Token) (string, error),
+) *SigningMethodIAM {
+	return &SigningMethodIAM{
+		method:     method{alias: alias, alg: certificateAlg, verifier: jwt.SigningMethodRS256},
+		call:       call,
+		callSigned: callSigned,
+	}
+}
 
 // Sign has Google sign signingString as the service account and returns the
 // RSASSA-PKCS1-v1_5 signature. key is a context that carries an [IAMConfig], whose

@@ -149,9 +149,10 @@ func refuse(err error) jwt.Keyfunc {
 
 // KMSVerifyKeyfunc returns a Keyfunc for tokens by the key that config names.
 // It reads that key, or a CryptoKey's versions and their public keys, before it
-// returns, so that a bad configuration shows at start-up: the error is
+// returns, so that a bad configuration shows at start-up. The error is
 // [ErrMissingConfig], [ErrInvalidConfig], [ErrAlgorithmMismatch] (a key that no
-// signing method is for) or [ErrKeysUnavailable]. It takes
+// signing method is for) or [ErrKeysUnavailable], which also stands for a key that
+// doesn't exist, a missing permission and missing credentials. It takes
 // cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer), and
 // cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer) for a CryptoKey.
 //
@@ -171,8 +172,10 @@ func refuse(err error) jwt.Keyfunc {
 // needed. A token with a kid (see [KMSKeyID]) is checked with that key only, one
 // without with each key of its algorithm. Its errors are
 // [ErrAlgorithmMismatch], [ErrUnknownKeyID], [ErrKeysUnavailable] and
-// [jwt.ErrTokenMalformed]. It may be used concurrently. ctx bounds the calls
-// that a token waits for, so it should live as long as the Keyfunc.
+// [jwt.ErrTokenMalformed]. It may be used concurrently.
+//
+// ctx must live as long as the Keyfunc: its end ends the calls that a token waits
+// for. A call takes 10 seconds at most.
 func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, error) {
 	if config == nil {
 		return nil, fmt.Errorf("%w: KMSVerifyKeyfunc needs a *KMSConfig", ErrMissingConfig)
@@ -195,8 +198,9 @@ func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, erro
 // once more for an unknown kid, though at most once a minute, and kept in use for
 // StaleIfError beyond their expiry while the endpoint is down.
 //
-// What holds for [KMSVerifyKeyfunc]'s Keyfunc about algorithms, kid, errors,
-// concurrency and ctx holds for this one too.
+// What is said of [KMSVerifyKeyfunc]'s Keyfunc about algorithms, kid, errors,
+// concurrency and ctx, which must live as long as the Keyfunc, is true of this one
+// too.
 func IAMVerifyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
 	if config == nil {
 		return refuse(fmt.Errorf("%w: IAMVerifyKeyfunc needs an *IAMConfig", ErrMissingConfig))
@@ -214,7 +218,9 @@ func IAMVerifyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
 // not at all); they then behave as those of [IAMVerifyKeyfunc] do with a
 // StaleIfError of one hour.
 //
-// ctx is the context that the App Engine SDK makes its calls with.
+// ctx is the context that the App Engine SDK makes its calls with, and must live
+// as long as the Keyfunc. With the cache, making a Keyfunc for each request, of
+// its context, costs next to nothing.
 func AppEngineVerifyKeyfunc(ctx context.Context, enableCache bool, cacheExpiration time.Duration) jwt.Keyfunc {
 	if cacheExpiration < 0 {
 		return refuse(fmt.Errorf("%w: cacheExpiration is negative", ErrInvalidConfig))

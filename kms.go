@@ -3,15 +3,18 @@ package gcpjwt
 import (
 	"context"
 	"crypto"
+	"crypto/ed25519"
 	"crypto/rsa"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
+	"slices"
 	"time"
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"filippo.io/mldsa"
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/crypto/cryptobyte"
 	"golang.org/x/crypto/cryptobyte/asn1"
@@ -32,17 +35,17 @@ type KMSConfig struct {
 	// Required.
 	KeyPath string
 
-	// KMSClient makes the calls and is never closed by this package. If it is
-	// nil, one default client, which takes Application Default Credentials, is
+	// KMSClient (of cloud.google.com/go/kms/apiv1) makes the calls and is never
+	// closed by this package. If it is nil, one default client, which takes Application Default Credentials, is
 	// made on first use and kept for the process.
 	KMSClient *kms.KeyManagementClient
 
 	// KeyRefresh is how long a CryptoKey's list of versions may be used. It is
-	// renewed in the background from half of this time on. A version newly
-	// generated signs only once it is that half old, if there is an older one,
-	// so that verifiers with the same KeyRefresh have read of it by then. 0
-	// means 5 minutes; a negative value is an error. It has no effect on a
-	// KeyPath that names a CryptoKeyVersion, whose public key never changes.
+	// renewed in the background from half of this time on. A new version first
+	// signs KeyRefresh/2 after its generation, unless there is no older one, so
+	// that verifiers with the same KeyRefresh know it by then. 0 means 5
+	// minutes; a negative value is an error. It has no effect on a KeyPath that
+	// names a CryptoKeyVersion, whose public key never changes.
 	KeyRefresh time.Duration
 
 	// Logger is told of failures that no caller sees, such as that of a
@@ -90,58 +93,89 @@ type SigningMethodKMS struct {
 }
 
 // The Cloud KMS signing methods. Each is registered with jwt under its alias,
-// which is the variable's name without SigningMethod.
+// which is the variable's name without SigningMethod, and signs with keys of the
+// Cloud KMS algorithms that are named here.
 //
 // RSASSA-PSS signatures have a salt as long as the hash (RFC 7518 section 3.5),
 // and ECDSA signatures are r||s of fixed width (section 3.4). There are no
 // RS384, PS384 and ES512 as Cloud KMS has no such keys.
 var (
-	SigningMethodKMSRS256 = &SigningMethodKMS{
+	SigningMethodKMSRS256 = kmsMethod("KMSRS256") // RS256: RSA_SIGN_PKCS1_{2048,3072,4096}_SHA256
+	SigningMethodKMSRS512 = kmsMethod("KMSRS512") // RS512: RSA_SIGN_PKCS1_4096_SHA512
+	SigningMethodKMSPS256 = kmsMethod("KMSPS256") // PS256: RSA_SIGN_PSS_{2048,3072,4096}_SHA256
+	SigningMethodKMSPS512 = kmsMethod("KMSPS512") // PS512: RSA_SIGN_PSS_4096_SHA512
+	SigningMethodKMSES256 = kmsMethod("KMSES256") // ES256: EC_SIGN_P256_SHA256
+	SigningMethodKMSES384 = kmsMethod("KMSES384") // ES384: EC_SIGN_P384_SHA384
+	SigningMethodKMSEdDSA = kmsMethod("KMSEdDSA") // EdDSA (RFC 8037): EC_SIGN_ED25519
+)
+
+// kmsMethods are the rows that all Cloud KMS signing methods are.
+var kmsMethods = []*SigningMethodKMS{
+	{
 		method: method{alias: "KMSRS256", alg: "RS256", verifier: jwt.SigningMethodRS256}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256,
 		signatures: []kmsSignature{
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, 256},
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, 384},
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, 512},
 		},
-	}
-	SigningMethodKMSRS512 = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSRS512", alg: "RS512", verifier: jwt.SigningMethodRS512}, format: kmspb.PublicKey_PEM, hash: crypto.SHA512,
 		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, 512}},
-	}
-	SigningMethodKMSPS256 = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSPS256", alg: "PS256", verifier: strictPSS(jwt.SigningMethodPS256)}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256,
 		signatures: []kmsSignature{
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, 256},
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, 384},
 			{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, 512},
 		},
-	}
-	SigningMethodKMSPS512 = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSPS512", alg: "PS512", verifier: strictPSS(jwt.SigningMethodPS512)}, format: kmspb.PublicKey_PEM, hash: crypto.SHA512,
 		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, 512}},
-	}
-	SigningMethodKMSES256 = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSES256", alg: "ES256", verifier: jwt.SigningMethodES256}, format: kmspb.PublicKey_PEM, hash: crypto.SHA256, width: 64,
 		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, 64}},
-	}
-	SigningMethodKMSES384 = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSES384", alg: "ES384", verifier: jwt.SigningMethodES384}, format: kmspb.PublicKey_PEM, hash: crypto.SHA384, width: 96,
 		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, 96}},
-	}
-	SigningMethodKMSEdDSA = &SigningMethodKMS{
+	},
+	{
 		method: method{alias: "KMSEdDSA", alg: "EdDSA", verifier: jwt.SigningMethodEdDSA}, format: kmspb.PublicKey_PEM, input: sendData,
-		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, 64}},
-	}
-)
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, ed25519.SignatureSize}},
+	},
+	{
+		method: method{alias: "KMSHS256", alg: "HS256", verifier: macVerifier{"HS256"}}, hash: crypto.SHA256, input: sendMAC,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA256, 32}},
+	},
+	{
+		method: method{alias: "KMSHS384", alg: "HS384", verifier: macVerifier{"HS384"}}, hash: crypto.SHA384, input: sendMAC,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA384, 48}},
+	},
+	{
+		method: method{alias: "KMSHS512", alg: "HS512", verifier: macVerifier{"HS512"}}, hash: crypto.SHA512, input: sendMAC,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA512, 64}},
+	},
+	{
+		method: method{alias: "KMSMLDSA44", alg: "ML-DSA-44", verifier: mldsaVerifier{mldsa.MLDSA44()}}, format: kmspb.PublicKey_NIST_PQC, input: sendData, standalone: true,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, mldsa.MLDSA44SignatureSize}},
+	},
+	{
+		method: method{alias: "KMSMLDSA65", alg: "ML-DSA-65", verifier: mldsaVerifier{mldsa.MLDSA65()}}, format: kmspb.PublicKey_NIST_PQC, input: sendData, standalone: true,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, mldsa.MLDSA65SignatureSize}},
+	},
+	{
+		method: method{alias: "KMSMLDSA87", alg: "ML-DSA-87", verifier: mldsaVerifier{mldsa.MLDSA87()}}, format: kmspb.PublicKey_NIST_PQC, input: sendData, standalone: true,
+		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, mldsa.MLDSA87SignatureSize}},
+	},
+}
 
-// kmsMethods are all of the Cloud KMS signing methods.
-var kmsMethods = []*SigningMethodKMS{
-	SigningMethodKMSRS256, SigningMethodKMSRS512,
-	SigningMethodKMSPS256, SigningMethodKMSPS512,
-	SigningMethodKMSES256, SigningMethodKMSES384,
-	SigningMethodKMSEdDSA,
-	SigningMethodKMSHS256, SigningMethodKMSHS384, SigningMethodKMSHS512,
-	SigningMethodKMSMLDSA44, SigningMethodKMSMLDSA65, SigningMethodKMSMLDSA87,
+// kmsMethod returns the row of an alias.
+func kmsMethod(alias string) *SigningMethodKMS {
+	return kmsMethods[slices.IndexFunc(kmsMethods, func(m *SigningMethodKMS) bool { return m.alias == alias })]
 }
 
 // kmsMethodOf maps each supported KMS algorithm to its method.

@@ -19,18 +19,9 @@ import (
 // [jwt.ErrSignatureInvalid], a MAC that could not be checked is
 // [ErrKeysUnavailable].
 var (
-	SigningMethodKMSHS256 = &SigningMethodKMS{
-		method: method{alias: "KMSHS256", alg: "HS256", verifier: macVerifier{"HS256"}}, hash: crypto.SHA256, input: sendMAC,
-		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA256, 32}},
-	}
-	SigningMethodKMSHS384 = &SigningMethodKMS{
-		method: method{alias: "KMSHS384", alg: "HS384", verifier: macVerifier{"HS384"}}, hash: crypto.SHA384, input: sendMAC,
-		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA384, 48}},
-	}
-	SigningMethodKMSHS512 = &SigningMethodKMS{
-		method: method{alias: "KMSHS512", alg: "HS512", verifier: macVerifier{"HS512"}}, hash: crypto.SHA512, input: sendMAC,
-		signatures: []kmsSignature{{kmspb.CryptoKeyVersion_HMAC_SHA512, 64}},
-	}
+	SigningMethodKMSHS256 = kmsMethod("KMSHS256") // HS256: HMAC_SHA256
+	SigningMethodKMSHS384 = kmsMethod("KMSHS384") // HS384: HMAC_SHA384
+	SigningMethodKMSHS512 = kmsMethod("KMSHS512") // HS512: HMAC_SHA512
 )
 
 func macSign(ctx context.Context, client *kms.KeyManagementClient, name string, data []byte) ([]byte, error) {

@@ -1,10 +1,8 @@
 package gcpjwt
 
 import (
-	"fmt"
-
-	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
+	"fmt"
 	"github.com/golang-jwt/jwt/v5"
 )
 
@@ -13,20 +11,10 @@ import (
 // under their RFC names (ML-DSA-44, ML-DSA-65, ML-DSA-87) too, without Override.
 // For Verify they take a [*mldsa.PublicKey].
 var (
-	SigningMethodKMSMLDSA44 = newMLDSA("KMSMLDSA44", mldsa.MLDSA44(), kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44)
-	SigningMethodKMSMLDSA65 = newMLDSA("KMSMLDSA65", mldsa.MLDSA65(), kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
-	SigningMethodKMSMLDSA87 = newMLDSA("KMSMLDSA87", mldsa.MLDSA87(), kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87)
+	SigningMethodKMSMLDSA44 = kmsMethod("KMSMLDSA44") // ML-DSA-44: PQ_SIGN_ML_DSA_44
+	SigningMethodKMSMLDSA65 = kmsMethod("KMSMLDSA65") // ML-DSA-65: PQ_SIGN_ML_DSA_65
+	SigningMethodKMSMLDSA87 = kmsMethod("KMSMLDSA87") // ML-DSA-87: PQ_SIGN_ML_DSA_87
 )
-
-func newMLDSA(alias string, params mldsa.Parameters, algorithm kmsAlgorithm) *SigningMethodKMS {
-	return &SigningMethodKMS{
-		method:     method{alias: alias, alg: params.String(), verifier: mldsaVerifier{params}},
-		input:      sendData,
-		signatures: []kmsSignature{{algorithm, params.SignatureSize()}},
-		format:     kmspb.PublicKey_NIST_PQC,
-		standalone: true,
-	}
-}
 
 // mldsaVerifier verifies ML-DSA signatures with an empty context string, as
 // RFC 9964 has it and Cloud KMS makes them.

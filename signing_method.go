@@ -29,6 +29,7 @@ type verifier interface {
 
 // Alg returns the name that jwt writes into the header of a new token: the
 // method's alias until Override is called, its RFC name afterwards.
+// [SignedString] always writes the RFC name.
 func (m *method) Alg() string {
 	if m.overridden.Load() {
 		return m.alg

@@ -7,13 +7,15 @@
 //   - 401 Unauthorized without a token, and with one that is malformed, wrongly
 //     signed, expired, not valid yet or without exp
 //   - 403 Forbidden with a good token for another audience or by another issuer
-//   - 503 Service Unavailable with Retry-After, while the keys that the token
-//     needs cannot be had ([gcpjwt.ErrKeysUnavailable])
+//   - 503 Service Unavailable with Retry-After: 10, while the keys that the
+//     token needs cannot be had ([gcpjwt.ErrKeysUnavailable])
 //   - 500 Internal Server Error if the Keyfunc reports that it is misconfigured
 //     ([gcpjwt.ErrInvalidConfig], [gcpjwt.ErrMissingConfig])
 //
-// 401 and 403 come with the WWW-Authenticate header of RFC 6750. The token of
-// a request that is let through is in its context: see [TokenFromContext].
+// 401 and 403 come with a WWW-Authenticate header (RFC 6750 section 3): Bearer
+// alone if there is no token, else with the error code invalid_token for 401 and
+// insufficient_scope for 403. The token of a request that is let through is in
+// its context: see [TokenFromContext].
 package middleware
 
 import (

@@ -139,7 +139,8 @@ func WithExtractor(extractor request.Extractor) Option {
 //     misconfigured
 //   - request.ErrNoTokenInRequest: there is no token
 //   - jwt.ErrTokenMalformed: it is no token or too long, or there are two
-//   - jwt.ErrTokenUnverifiable: there is no key for it
+//   - jwt.ErrTokenUnverifiable: there is no key for it, because of
+//     gcpjwt.ErrUnknownKeyID or gcpjwt.ErrAlgorithmMismatch
 //   - jwt.ErrTokenSignatureInvalid: it is forged
 //   - jwt.ErrTokenInvalidClaims: it is well signed, but has a claim that is wrong;
 //     jwt.ErrTokenExpired, jwt.ErrTokenNotValidYet, jwt.ErrTokenUsedBeforeIssued
