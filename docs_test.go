@@ -168,25 +168,6 @@ func TestMigrationDiff(t *testing.T) {
 	}
 }
 
-// TestRevocationTable checks that both documents say the same of how fast a
-// revoked key stops working.
-func TestRevocationTable(t *testing.T) {
-	table := func(document string) string {
-		var rows []string
-		for _, line := range read(t, document) {
-			if strings.HasPrefix(line, "| Signer | Verifier |") || len(rows) > 0 && strings.HasPrefix(line, "|") {
-				rows = append(rows, line)
-			} else if len(rows) > 0 {
-				break
-			}
-		}
-		return strings.Join(rows, "\n")
-	}
-	if a, b := table("ROTATION.md"), table("SECURITY.md"); a != b || a == "" {
-		t.Errorf("ROTATION.md says\n%s\nand SECURITY.md says\n%s", a, b)
-	}
-}
-
 var (
 	linkPattern = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	pathPattern = regexp.MustCompile(`(?:^|[\s` + "`" + `("=])(\./[\w./-]+)`)

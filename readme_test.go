@@ -28,7 +28,7 @@ import (
 // finds by their lines, and the tests run them.
 
 func readmeVerify(ctx context.Context, config *gcpjwt.KMSConfig, text string) error {
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process; ctx must live as long: no timeout
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func readmeIAM(ctx context.Context) (jwt.Keyfunc, *gcpjwt.IAMConfig) {
 		ServiceAccount: "api-signer@my-project.iam.gserviceaccount.com",
 		EnableCache:    true,
 	}
-	keyfunc := gcpjwt.IAMVerifyKeyfunc(ctx, config)
+	keyfunc := gcpjwt.IAMVerifyKeyfunc(ctx, config) // ctx must live as long: no timeout
 	return keyfunc, config
 }
 

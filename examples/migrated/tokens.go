@@ -52,5 +52,5 @@ func newClient(ctx context.Context, config *gcpjwt.IAMConfig) (*http.Client, err
 	if err != nil {
 		return nil, err
 	}
-	return oauth2.NewClient(ctx, source), nil
+	return &http.Client{Transport: &oauth2.Transport{Source: source}}, nil
 }

@@ -26,7 +26,7 @@ func run(ctx context.Context, config *gcpjwt.KMSConfig) error {
 	if err != nil {
 		return err
 	}
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process; ctx must live as long: no timeout
 	if err != nil {
 		return err
 	}
