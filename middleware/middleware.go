@@ -20,6 +20,7 @@ package middleware
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -145,7 +146,28 @@ func (v *verifier) check(raw string, r *http.Request, keyfunc jwt.Keyfunc) (*jwt
 	if err != nil {
 		return nil, err
 	}
+	if _, ok := token.Claims.(jwt.MapClaims); !ok && ambiguous(payloadOf(raw)) {
+		return nil, fmt.Errorf("%w: a registered claim's name is in another case", jwt.ErrTokenInvalidClaims)
+	}
 	return v.forUs(token, r)
+}
+
+// ambiguous reports whether a payload has a member that encoding/json takes for a
+// registered claim when it decodes into a struct, though the name is another:
+// claim names are case-sensitive (RFC 7519 section 4).
+func ambiguous(payload []byte) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(payload, &members) != nil {
+		return true
+	}
+	for name := range members {
+		for _, claim := range []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti"} {
+			if name != claim && strings.EqualFold(name, claim) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forUs returns token if its issuer and audience are right. The parser could
@@ -177,10 +199,10 @@ func (v *verifier) checkIssuer(claims jwt.Claims) error {
 
 func (v *verifier) checkAudience(claims jwt.Claims, r *http.Request) error {
 	wanted := v.audiences
-	if v.hostAudience {
+	if v.hostAudience && r.Host != "" {
 		wanted = []string{"https://" + r.Host}
 	}
-	if wanted == nil {
+	if wanted == nil && !v.hostAudience {
 		return nil
 	}
 	audiences, err := audiencesOf(claims)

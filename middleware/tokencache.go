@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 )
 
 // WithTokenCache remembers up to n verified tokens, the least recently seen of
@@ -95,31 +99,37 @@ type verifiedToken struct {
 // checkOnce is check with a memory.
 func (v *verifier) checkOnce(raw string, r *http.Request) (*jwt.Token, error) {
 	d := digestOf(raw)
-	if token, ok := v.recall(raw, d); ok {
-		return v.forUs(token, r)
+	shard := v.tokens.shard(d)
+	if known, ok := shard.Get(d); ok {
+		token, err := v.recall(raw, known)
+		switch {
+		case err == nil:
+			return v.forUs(token, r)
+		case errors.Is(err, gcpjwt.ErrKeysUnavailable):
+			return nil, err // the token may be good again
+		}
+		shard.Remove(d) // the parser will say what is wrong
 	}
 	var (
-		parsed jwt.SigningMethod
-		key    any
+		known *verifiedToken
+		key   any
 	)
 	token, err := v.check(raw, r, func(token *jwt.Token) (_ any, err error) {
-		parsed = token.Method
+		known = parsedToken(token) // before the Keyfunc can alter it
 		key, err = v.keyfunc(token)
 		return key, err
 	})
-	if err == nil {
-		v.remember(d, token, parsed, key)
+	if err == nil && known.verifiedBy(token.Method, key) {
+		shard.Add(d, known)
 	}
 	return token, err
 }
 
+// errForgotten says that a remembered token has to be verified again.
+var errForgotten = errors.New("middleware: the token is no longer what was remembered")
+
 // recall returns a copy of a remembered token, if it is still good.
-func (v *verifier) recall(raw string, d digest) (*jwt.Token, bool) {
-	shard := v.tokens.shard(d)
-	known, ok := shard.Get(d)
-	if !ok {
-		return nil, false
-	}
+func (v *verifier) recall(raw string, known *verifiedToken) (*jwt.Token, error) {
 	token := &jwt.Token{
 		Raw:       raw,
 		Method:    known.parsed,
@@ -130,45 +140,53 @@ func (v *verifier) recall(raw string, d digest) (*jwt.Token, bool) {
 		token.Claims = jwt.MapClaims(known.claims.copy())
 	} else {
 		token.Claims = v.newClaims()
-		if json.Unmarshal(known.payload, &token.Claims) != nil {
-			return nil, false
+		if err := json.Unmarshal(known.payload, &token.Claims); err != nil {
+			return nil, err
 		}
 	}
 	key, err := v.keyfunc(token)
-	if err != nil || !sameKey(known.key, key) || token.Method != known.method || v.validator.Validate(token.Claims) != nil {
-		shard.Remove(d) // the parser will say what is wrong
-		return nil, false
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", jwt.ErrTokenUnverifiable, err)
+	}
+	if !sameKey(known.key, key) || token.Method != known.method {
+		return nil, errForgotten
+	}
+	if err := v.validator.Validate(token.Claims); err != nil {
+		return nil, err
 	}
 	token.Valid = true
-	return token, true
+	return token, nil
 }
 
-// remember keeps a copy of a token that is good. parsed is its method before
-// the Keyfunc saw it, key is what the Keyfunc returned.
-func (v *verifier) remember(d digest, token *jwt.Token, parsed jwt.SigningMethod, key any) {
-	public, ok := key.(publicKey)
-	if !ok || !reflect.TypeOf(token.Method).Comparable() {
-		return
-	}
+// parsedToken copies what is to be remembered of a token that has been parsed.
+func parsedToken(token *jwt.Token) *verifiedToken {
 	known := &verifiedToken{
-		parsed:    parsed,
-		method:    token.Method,
-		key:       public,
+		parsed:    token.Method,
 		header:    newJSONObject(token.Header),
 		signature: bytes.Clone(token.Signature),
 	}
 	if claims, ok := token.Claims.(jwt.MapClaims); ok {
 		known.claims = newJSONObject(claims)
 	} else {
-		_, rest, _ := strings.Cut(token.Raw, ".")
-		encoded, _, _ := strings.Cut(rest, ".")
-		payload, err := base64.RawURLEncoding.DecodeString(encoded)
-		if err != nil {
-			return
-		}
-		known.payload = payload
+		known.payload = payloadOf(token.Raw)
 	}
-	v.tokens.shard(d).Add(d, known)
+	return known
+}
+
+// verifiedBy completes what is to be remembered, and reports whether it can be:
+// there must be one public key to compare with.
+func (t *verifiedToken) verifiedBy(method jwt.SigningMethod, key any) bool {
+	public, ok := key.(publicKey)
+	t.method, t.key = method, public
+	return ok && reflect.TypeOf(method).Comparable()
+}
+
+// payloadOf returns the payload of a token that has been parsed.
+func payloadOf(raw string) []byte {
+	_, rest, _ := strings.Cut(raw, ".")
+	encoded, _, _ := strings.Cut(rest, ".")
+	payload, _ := base64.RawURLEncoding.DecodeString(encoded) // the parser has done so before
+	return payload
 }
 
 // sameKey reports whether two keys are the same. A signer's keys may have been
