@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -102,8 +103,10 @@ func (c Config) lifetime() (time.Duration, error) {
 func (c Config) claims() (jwt.MapClaims, error) {
 	claims := jwt.MapClaims{}
 	for _, name := range slices.Sorted(maps.Keys(c.Claims)) {
-		if instead, ok := reserved[name]; ok {
-			return nil, invalid("Claims: %s is not for it: %s", name, instead)
+		for claim, instead := range reserved {
+			if strings.EqualFold(name, claim) { // as encoding/json matches the names of fields
+				return nil, invalid("Claims: %s is not for it: %s", name, instead)
+			}
 		}
 		claims[name] = c.Claims[name]
 	}
