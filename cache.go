@@ -212,7 +212,7 @@ func statedLifetime(header http.Header, now time.Time) (time.Duration, bool) {
 		if date, err := http.ParseTime(header.Get("Date")); err == nil {
 			now = date
 		}
-		lifetime = expires.Sub(now)
+		lifetime = max(expires.Sub(now), 0)
 	}
 	age, err := strconv.ParseUint(header.Get("Age"), 10, 31)
 	if err == nil || errors.Is(err, strconv.ErrRange) {

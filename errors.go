@@ -23,16 +23,18 @@ func withContextError(ctx context.Context, err error) error {
 // the request.
 type foreignError struct {
 	error
-	sent string // what must not be repeated
+	text string
 }
 
-func foreign(err error, sent string) error { return foreignError{err, sent} }
+func (e foreignError) Error() string { return e.text }
 
 func (e foreignError) Unwrap() error { return e.error }
 
-func (e foreignError) Error() string {
+// foreign makes the text of err fit for a log. sent is what was sent and must not
+// appear in it.
+func foreign(err error, sent string) error {
 	const limit = 1000
-	text := e.error.Error()
+	text := err.Error()
 	cut := len(text) > limit
 	if cut {
 		text = text[:limit]
@@ -42,11 +44,11 @@ func (e foreignError) Error() string {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(masked(text, e.sent), "?"))
+	}, strings.ToValidUTF8(masked(text, sent), "?"))
 	if cut {
 		text += "..."
 	}
-	return text
+	return foreignError{err, text}
 }
 
 // masked leaves out of text each run of 8 bytes and more that is in secret too.

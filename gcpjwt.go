@@ -175,15 +175,17 @@ func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
 // signJwt refuses, the context's, or Google's, which errors.As and status.Code
 // find. Give ctx a deadline: without one a call may take a minute.
 //
-// token.Header and token.Signature are changed. Sign a token once: its kid would
-// count as the caller's the second time. It must not be signed from several
-// goroutines at once.
+// token.Header and token.Signature are changed; a token must not be signed from
+// several goroutines at once.
 func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
 	if ctx == nil {
 		return "", fmt.Errorf("gcpjwt: SignedString needs a context.Context: %w", jwt.ErrInvalidKeyType)
 	}
 	if token == nil {
 		return "", fmt.Errorf("%w: nil token", jwt.ErrTokenMalformed)
+	}
+	if token.Claims == nil {
+		return "", fmt.Errorf("%w: nil claims", jwt.ErrTokenInvalidClaims)
 	}
 	method, ok := token.Method.(interface {
 		signedString(ctx context.Context, token *jwt.Token) (string, error)

@@ -211,9 +211,9 @@ var iamRetryable = []int{
 	http.StatusServiceUnavailable, http.StatusGatewayTimeout,
 }
 
-// callIAM makes a call to the IAM Credentials API, named by its REST method, to
-// sign payload.
-func callIAM(ctx context.Context, config *IAMConfig, name, payload string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error) error {
+// callIAM makes a call to the IAM Credentials API, named by its REST method. sent
+// is what must not be repeated in an error.
+func callIAM(ctx context.Context, config *IAMConfig, name, sent string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error) error {
 	service, err := defaultIAMService.get(ctx, config.IAMService)
 	if err != nil {
 		return err
@@ -235,7 +235,7 @@ func callIAM(ctx context.Context, config *IAMConfig, name, payload string, call 
 	if !errors.Is(err, last) {
 		err = fmt.Errorf("%w: %w", err, last) // time ran out while backing off; say from what
 	}
-	err = foreign(withContextError(ctx, err), payload)
+	err = foreign(withContextError(ctx, err), sent)
 	var answer *googleapi.Error
 	if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
 		return fmt.Errorf("gcpjwt: %s as %s: grant the caller iam.serviceAccounts.%s (roles/iam.serviceAccountTokenCreator) on that account: %w", name, config.ServiceAccount, name, err)
@@ -260,7 +260,7 @@ func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]b
 func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (kid string, sig []byte, err error) {
 	request := &iamcredentials.SignBlobRequest{Payload: base64.StdEncoding.EncodeToString([]byte(signingString))}
 	var response *iamcredentials.SignBlobResponse
-	err = callIAM(ctx, config, "signBlob", request.Payload, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err = callIAM(ctx, config, "signBlob", request.Payload+" "+signingString, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignBlob(account, request).Context(ctx).Do()
 		return err
@@ -318,6 +318,7 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 		return "", fmt.Errorf("%w: the claims in Google's token are not those of the caller", ErrSigningStringChanged)
 	}
 	token.Header, token.Signature = signed.header, signed.signature
+	setKeyID(token, signed.kid)
 	return signed.raw, nil
 }
 
@@ -326,6 +327,7 @@ type signedJWT struct {
 	raw           string
 	signingString string
 	header        map[string]any
+	kid           string
 	payload       []byte
 	signature     []byte
 }
@@ -351,7 +353,8 @@ func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (*signe
 	if err != nil || signed.header["alg"] != certificateAlg || signed.header["kid"] != response.KeyId || response.KeyId == "" {
 		return nil, fmt.Errorf("%w: signJwt as %s: no RS256 token by the key that it names", ErrIntegrity, config.ServiceAccount)
 	}
-	config.lastKeyID().Store(&response.KeyId)
+	signed.kid = response.KeyId
+	config.lastKeyID().Store(&signed.kid)
 	return signed, nil
 }
 

@@ -37,6 +37,9 @@ func keyfunc(ctx context.Context, src keySource) jwt.Keyfunc {
 		if !src.accepts(alg) {
 			return nil, fmt.Errorf("%w: the signer has no keys for alg %s", ErrAlgorithmMismatch, alg)
 		}
+		if _, ok := token.Header["crit"]; ok {
+			return nil, fmt.Errorf("%w: crit names extensions, and none is supported (RFC 7515 section 4.1.11)", jwt.ErrTokenMalformed)
+		}
 		header, named := token.Header["kid"]
 		kid, ok := header.(string)
 		if named && !ok {
@@ -121,14 +124,32 @@ func everyKey(ctx context.Context, src keySource, set *keySet, token *jwt.Token,
 	switch {
 	case mac != nil:
 		return mac, nil
+	case failure != nil && len(keys.Keys) == 0:
+		return nil, failure
+	case failure != nil:
+		token.Method = incomplete{token.Method}
+		keys.Keys = append(keys.Keys, missingKey{failure})
+		return keys, nil
 	case len(keys.Keys) == 1:
 		return keys.Keys[0], nil
 	case len(keys.Keys) > 1:
 		return keys, nil
-	case failure != nil:
-		return nil, failure
 	}
 	return nil, fmt.Errorf("%w: the signer has no key for alg %s", ErrAlgorithmMismatch, alg)
+}
+
+// incomplete is a token's method where not every key that may have signed it
+// could be had: if none of the others did, nothing can be said of the token.
+type incomplete struct{ jwt.SigningMethod }
+
+// missingKey stands for the keys that could not be had.
+type missingKey struct{ err error }
+
+func (m incomplete) Verify(signingString string, sig []byte, key any) error {
+	if missing, ok := key.(missingKey); ok {
+		return missing.err
+	}
+	return m.SigningMethod.Verify(signingString, sig, key)
 }
 
 // unavailable marks an error as one that says nothing about the token, unless

@@ -216,7 +216,7 @@ func TestKeyfuncHeaders(t *testing.T) {
 			}{
 				{fmt.Sprintf(`{"alg":"RS256","kid":%q}`, kid), nil},
 				{`{"alg":"RS256"}`, nil}, // every key
-				{fmt.Sprintf(`{"alg":"RS256","kid":%q,"typ":5,"crit":null,"jku":"https://evil.example/"}`, kid), nil},
+				{fmt.Sprintf(`{"alg":"RS256","kid":%q,"typ":5,"jku":"https://evil.example/"}`, kid), nil},
 				{`{"alg":"RS256","kid":null}`, jwt.ErrTokenMalformed},
 				{`{"alg":"RS256","kid":42}`, jwt.ErrTokenMalformed},
 				{`{"alg":"RS256","kid":true}`, jwt.ErrTokenMalformed},
@@ -228,6 +228,8 @@ func TestKeyfuncHeaders(t *testing.T) {
 				{`{"alg":"RS256","kid":"\u0000\n"}`, gcpjwt.ErrUnknownKeyID},
 				{fmt.Sprintf(`{"alg":"RS256","kid":" %s"}`, kid), gcpjwt.ErrUnknownKeyID},
 				{fmt.Sprintf(`{"alg":"RS256","kid":%q}`, strings.Repeat("k", 64<<10)), gcpjwt.ErrUnknownKeyID},
+				{fmt.Sprintf(`{"alg":"RS256","kid":%q,"crit":["b64"]}`, kid), jwt.ErrTokenMalformed},
+				{fmt.Sprintf(`{"alg":"RS256","kid":%q,"crit":null}`, kid), jwt.ErrTokenMalformed},
 				{`{"alg":5}`, jwt.ErrTokenUnverifiable},
 				{`{"alg":null}`, jwt.ErrTokenUnverifiable},
 				{`{"alg":["RS256"]}`, jwt.ErrTokenUnverifiable},

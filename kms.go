@@ -42,8 +42,8 @@ type KMSConfig struct {
 
 	// KeyRefresh is how long a CryptoKey's list of versions may be used. It is
 	// renewed in the background from half of this time on. A new version first
-	// signs KeyRefresh/2 after its generation, unless there is no older one, so
-	// that verifiers with the same KeyRefresh know it by then. 0 means 5
+	// signs KeyRefresh/2 after its generation, unless all are as new, so that
+	// verifiers with the same KeyRefresh know it by then. 0 means 5
 	// minutes; a negative value is an error. It has no effect on a KeyPath that
 	// names a CryptoKeyVersion, whose public key never changes.
 	KeyRefresh time.Duration
@@ -225,7 +225,7 @@ func (m *SigningMethodKMS) Sign(signingString string, key any) ([]byte, error) {
 
 func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (text string, err error) {
 	setAlg(token, m.alg)
-	_, fixed, err := callerKeyID(token)
+	fixed, err := hasOwnKeyID(token)
 	if err != nil {
 		return "", err
 	}
@@ -235,7 +235,7 @@ func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (
 	var signingString string
 	sig, err := m.sign(ctx, func(kid string) (string, error) {
 		if !fixed {
-			token.Header["kid"] = kid
+			setKeyID(token, kid)
 		}
 		signingString, err = token.SigningString()
 		return signingString, err

@@ -150,7 +150,7 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 	key, err := s.fetch(ctx)
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		return &kmsPublicKey{denied: err}, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime}, nil
+		return &kmsPublicKey{denied: err}, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime, Stale: versionsStale}, nil
 	case err != nil:
 		return nil, refresh.Lifetime{}, err
 	}
@@ -274,10 +274,11 @@ func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
 		return &kmsKey{client: client, pinned: versionOf(client, c.KeyPath)}, nil
 	}
 	id := c.cryptoKeyID()
+	key := cryptoKeys.get(id, func() *cryptoKey { return new(cryptoKey) })
 	return &kmsKey{
 		client:   client,
-		rotating: cryptoKeys.get(id, func() *cryptoKey { return new(cryptoKey) }),
-		source:   &versionSource{client: client, name: c.KeyPath, lifetime: id.refresh, logger: c.Logger},
+		rotating: key,
+		source:   &versionSource{client: client, key: key, name: c.KeyPath, lifetime: id.refresh, logger: c.Logger},
 	}, nil
 }
 

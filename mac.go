@@ -3,6 +3,7 @@ package gcpjwt
 import (
 	"context"
 	"crypto"
+	"errors"
 	"fmt"
 
 	kms "cloud.google.com/go/kms/apiv1"
@@ -80,14 +81,16 @@ func (v macVerifier) Verify(signingString string, sig []byte, key any) error {
 	if method := kmsMethodByAlg[v.alg]; len(sig) != method.hash.Size() || len(signingString) > maxData {
 		return fmt.Errorf("gcpjwt: not a MAC of %s: %w", v.alg, jwt.ErrSignatureInvalid)
 	}
+	ctx, cancel := context.WithTimeout(k.ctx, fetchTimeout)
+	defer cancel()
 	var failure error
 	for _, name := range k.names {
-		good, err := macVerify(k.ctx, k.client, name, []byte(signingString), sig)
+		good, err := macVerify(ctx, k.client, name, []byte(signingString), sig)
 		if good {
 			return nil
 		}
-		if err != nil {
-			failure = err
+		if failure == nil || errors.Is(err, ErrKeysUnavailable) {
+			failure = err // an outage outweighs a version that is disabled
 		}
 	}
 	if failure != nil {
@@ -119,8 +122,6 @@ func macKeyFromContext(ctx context.Context, alg string) (*macKey, error) {
 
 // macVerify asks Cloud KMS whether a version made mac.
 func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string, data, mac []byte) (good bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
 	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)", string(data)}
 	request := &kmspb.MacVerifyRequest{
 		Name: name,
@@ -155,6 +156,8 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string
 // probeMAC finds out whether a version without a public key is a MAC key in use,
 // by the call that verification will make. It takes no other permission than that.
 func probeMAC(ctx context.Context, client *kms.KeyManagementClient, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
 	_, err := macVerify(ctx, client, name, []byte{0}, make([]byte, crypto.SHA256.Size()))
 	if status.Code(err) == codes.InvalidArgument {
 		return nil // a MAC key, but not of SHA-256

@@ -43,7 +43,7 @@ func (m *SigningMethodKMS) answerToRFCName() {
 		return
 	}
 	named := &SigningMethodKMS{
-		method: method{alias: m.alias, alg: m.alg, verifier: m.verifier, self: m},
+		method: method{alias: m.alias, alg: m.alg, verifier: m.verifier, self: m, original: &m.method},
 		hash:   m.hash, input: m.input, signatures: m.signatures, format: m.format, standalone: true,
 	}
 	named.overridden.Store(true)

@@ -53,6 +53,10 @@ func (c *KMSConfig) cryptoKeyID() cryptoKeyID {
 type cryptoKey struct {
 	versions  refresh.Value[*keySet]
 	lastKeyID atomic.Pointer[string]
+
+	// verifies is set once somebody needs the public keys too. They are then
+	// fetched along with the list, so that no verification waits for them.
+	verifies atomic.Bool
 }
 
 // newest returns the version to sign with: the newest ENABLED one of m's
@@ -90,13 +94,10 @@ func (k *cryptoKey) newest(ctx context.Context, src *versionSource, m *SigningMe
 // versionSource reads the list of a CryptoKey's versions.
 type versionSource struct {
 	client   *kms.KeyManagementClient
+	key      *cryptoKey
 	name     string
 	lifetime time.Duration
 	logger   *slog.Logger
-
-	// verifies is set for those who need the public keys too. They are
-	// fetched along with the list, so that no verification waits for them.
-	verifies bool
 }
 
 func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, error) {
@@ -111,7 +112,7 @@ func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, e
 	if err != nil {
 		return nil, refresh.Lifetime{}, err
 	}
-	if s.verifies {
+	if s.key.verifies.Load() {
 		s.fetchPublicKeys(ctx, keys)
 	}
 	if len(keys) == 0 {
@@ -183,14 +184,16 @@ func (s *versionSource) fetchPublicKeys(ctx context.Context, keys []*verifyKey) 
 		}
 	}
 	if err := group.Wait(); err != nil && s.logger != nil {
-		s.logger.Warn("gcpjwt: a public key of a Cloud KMS key could not be read yet", "key", s.name, "error", err)
+		// Not in this goroutine: the list waits for it, and a handler may wait
+		// for the list, to send its records with a token by the same key.
+		go s.logger.Warn("gcpjwt: a public key of a Cloud KMS key could not be read yet", "key", s.name, "error", err)
 	}
 }
 
 // verifyVersions returns the source of the keys of all ENABLED versions. It fails
 // if none can be used.
 func (k *kmsKey) verifyVersions(ctx context.Context) (keySource, error) {
-	k.source.verifies = true
+	k.rotating.verifies.Store(true)
 	src := &rotatingKeys{k.rotating, k.source}
 	set, err := src.get(ctx)
 	if err != nil {

@@ -862,6 +862,7 @@ func TestRotationPublicKeyMissing(t *testing.T) {
 		rig.accepts(keyfunc, first)
 		rig.refuses(keyfunc, second, gcpjwt.ErrKeysUnavailable)
 		rig.accepts(keyfunc, kmsSignBare(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), rig.version(1)), gcpjwt.SigningMethodKMSES256, "ES256"))
+		synctest.Wait()
 		if got := log.records(rig.T); len(got) != 1 {
 			rig.Errorf("logged %v, want a warning", got)
 		}

@@ -17,7 +17,8 @@ type method struct {
 	alias      string
 	alg        string // RFC 7518, RFC 8037 or RFC 9964
 	verifier   verifier
-	self       jwt.SigningMethod // the method that this one is embedded in
+	self       jwt.SigningMethod // the method that Override registers
+	original   *method           // that of self
 	overridden atomic.Bool
 }
 
@@ -43,7 +44,7 @@ func (m *method) Alg() string {
 // with the same RFC name the last one overridden is registered. Nothing in this
 // package needs it: [SignedString] and the Keyfuncs work without.
 func (m *method) Override() {
-	m.overridden.Store(true)
+	m.original.overridden.Store(true)
 	jwt.RegisterSigningMethod(m.alg, func() jwt.SigningMethod { return m.self })
 }
 
@@ -57,7 +58,7 @@ func (m *method) rfcAlg() string { return m.alg }
 
 // register makes the method known to jwt under its alias.
 func (m *method) register(self jwt.SigningMethod) {
-	m.self = self
+	m.self, m.original = self, m
 	jwt.RegisterSigningMethod(m.alias, func() jwt.SigningMethod { return self })
 }
 
@@ -121,16 +122,29 @@ func setAlg(token *jwt.Token, alg string) {
 	token.Header["alg"] = alg
 }
 
-// callerKeyID returns the kid that the caller set in the token's header.
-func callerKeyID(token *jwt.Token) (kid string, set bool, err error) {
+// issuedKeyIDs are the key IDs that SignedString has written, of all signers.
+var issuedKeyIDs = newRegistry[string, struct{}]()
+
+// setKeyID writes a kid into the token's header.
+func setKeyID(token *jwt.Token, kid string) {
+	issuedKeyIDs.get(kid, func() *struct{} { return new(struct{}) })
+	token.Header["kid"] = kid
+}
+
+// hasOwnKeyID reports whether the caller set a kid in the token's header. One that
+// is from an earlier SignedString doesn't count: the signer's key may have changed
+// since.
+func hasOwnKeyID(token *jwt.Token) (bool, error) {
 	value, set := token.Header["kid"]
 	if !set {
-		return "", false, nil
+		return false, nil
 	}
-	if kid, _ = value.(string); kid == "" {
-		return "", false, errors.New("gcpjwt: the kid in the token's header must be a non-empty string; remove it to have it set")
+	kid, _ := value.(string)
+	if kid == "" {
+		return false, errors.New("gcpjwt: the kid in the token's header must be a non-empty string; remove it to have it set")
 	}
-	return kid, true, nil
+	_, issued := issuedKeyIDs.peek(kid)
+	return !issued, nil
 }
 
 // finish joins a signing string and its signature into a token.
@@ -141,8 +155,7 @@ func finish(token *jwt.Token, signingString string, sig []byte) string {
 	return string(base64.RawURLEncoding.AppendEncode(text, sig))
 }
 
-// forgetKeyID removes a kid from the header if signing failed, or the next
-// attempt would take it for the caller's.
+// forgetKeyID removes a kid that SignedString has written if signing failed.
 func forgetKeyID(token *jwt.Token, err *error) {
 	if *err != nil {
 		delete(token.Header, "kid")
@@ -156,7 +169,7 @@ const misses = 3
 // signLearningKeyID signs with a signer that says only afterwards which key it
 // used. last is the key ID that it used last, "" before the first time.
 func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (text string, err error) {
-	_, fixed, err := callerKeyID(token)
+	fixed, err := hasOwnKeyID(token)
 	if err != nil {
 		return "", err
 	}
@@ -169,7 +182,7 @@ func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func
 			delete(token.Header, "kid")
 			if kid := last.Load(); kid != nil && miss < misses {
 				expected = *kid
-				token.Header["kid"] = expected
+				setKeyID(token, expected)
 			}
 		}
 		signingString, err := token.SigningString()

@@ -6,6 +6,8 @@ package refresh
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +58,13 @@ type kept[T any] struct {
 	renew, fresh, obsolete time.Time
 }
 
+// before reports whether t is still to come by both clocks: by the wall clock,
+// which goes on while a machine sleeps, and by the monotonic one, which nobody
+// can put back.
+func before(now, t time.Time) bool {
+	return now.Before(t) && now.Round(0).Before(t.Round(0))
+}
+
 // A flight is one fetch and what came of it.
 type flight[T any] struct {
 	done    chan struct{}
@@ -66,7 +75,7 @@ type flight[T any] struct {
 
 // Current returns the value if it is fresh and not due for renewal.
 func (v *Value[T]) Current() (value T, ok bool) {
-	if k := v.kept.Load(); k != nil && time.Now().Before(k.renew) {
+	if k := v.kept.Load(); k != nil && before(time.Now(), k.renew) {
 		return k.value, true
 	}
 	return value, false
@@ -86,14 +95,14 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 	v.mu.Lock()
 	now := time.Now()
 	k := v.kept.Load()
-	if k != nil && now.Before(k.fresh) {
-		if !now.Before(k.renew) {
+	if k != nil && before(now, k.fresh) {
+		if !before(now, k.renew) {
 			v.renewInBackground(ctx, src, now)
 		}
 		v.mu.Unlock()
 		return k.value, nil
 	}
-	usable := k != nil && now.Before(k.obsolete)
+	usable := k != nil && before(now, k.obsolete)
 	if v.down(now) {
 		if usable {
 			v.renewInBackground(ctx, src, now)
@@ -112,7 +121,7 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 
 	value, err := f.wait(ctx)
 	if err != nil && ctx.Err() == nil {
-		if k := v.kept.Load(); k != nil && time.Now().Before(k.obsolete) {
+		if k := v.kept.Load(); k != nil && before(time.Now(), k.obsolete) {
 			return k.value, nil
 		}
 	}
@@ -190,35 +199,42 @@ func (v *Value[T]) join(ctx context.Context, src Source[T]) *flight[T] {
 }
 
 func (v *Value[T]) fly(ctx context.Context, src Source[T], f *flight[T]) {
-	began := time.Now().Round(0) // wall clock: expiry must survive a suspended machine
-	value, life, err := src.Fetch(ctx)
+	var (
+		began = time.Now()
+		life  Lifetime
+	)
+	f.err = errors.New("the fetch ended its goroutine")
+	defer func() {
+		// Nobody could recover from a panic here, be it of a transport of the user's.
+		if p := recover(); p != nil {
+			f.err = fmt.Errorf("the fetch panicked: %v", p)
+		}
+		v.land(src, f, began, life)
+	}()
+	f.value, life, f.err = src.Fetch(ctx)
+}
 
+// land takes note of what came of a fetch.
+func (v *Value[T]) land(src Source[T], f *flight[T], began time.Time, life Lifetime) {
 	v.mu.Lock()
-	now := time.Now().Round(0)
 	v.flight = nil
-	f.value, f.err = value, err
-	unseen := false
 	switch {
-	case err != nil:
-		v.failure = err
-		v.retryAt = now.Add(min(minBackoff<<min(v.failures, 16), maxBackoff))
+	case f.err != nil:
+		v.failure = f.err
+		v.retryAt = time.Now().Add(min(minBackoff<<min(v.failures, 16), maxBackoff))
 		v.failures++
-		unseen = !f.awaited
 	case life.Fresh <= 0:
 		v.succeed(nil)
 	default:
-		v.succeed(&kept[T]{
-			value:    value,
-			renew:    began.Add(life.Renew),
-			fresh:    began.Add(life.Fresh),
-			obsolete: began.Add(life.Fresh + life.Stale),
-		})
+		fresh := began.Add(life.Fresh)
+		v.succeed(&kept[T]{f.value, began.Add(life.Renew), fresh, fresh.Add(life.Stale)})
 	}
+	unseen := f.err != nil && !f.awaited
 	v.mu.Unlock()
 	close(f.done)
 
 	if unseen {
-		src.Failed(err)
+		src.Failed(f.err)
 	}
 }
 
