@@ -8,6 +8,7 @@ require (
 	cloud.google.com/go/kms v1.37.0
 	github.com/MicahParks/keyfunc/v3 v3.9.2
 	github.com/coreos/go-oidc/v3 v3.21.0
+	github.com/go-chi/chi/v5 v5.5.0
 	github.com/go-jose/go-jose/v4 v4.1.4
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/lestrrat-go/jwx/v3 v3.4.0
