@@ -191,7 +191,8 @@ func refuse(err error) jwt.Keyfunc {
 // The Keyfunc accepts a token whose method is one of this package's or jwt's own
 // if its RFC algorithm is the one that the key is made for; Override isn't
 // needed. A token with a kid (see [KMSKeyID]) is checked with that key only, one
-// without with each key of its algorithm. Its errors are
+// without with each key of its algorithm. A token with a crit header is refused, as
+// no extension is supported (RFC 7515 section 4.1.11). Its errors are
 // [ErrAlgorithmMismatch], [ErrUnknownKeyID], [ErrKeysUnavailable] and
 // [jwt.ErrTokenMalformed]. It may be used concurrently.
 //

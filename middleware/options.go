@@ -74,7 +74,8 @@ func WithLeeway(leeway time.Duration) Option {
 // is the default; the token is decoded into it. If the type has a Validate
 // method (see [jwt.ClaimsValidator]), it is called, and its error means 401.
 //
-// A struct that embeds jwt.RegisteredClaims must do so by value.
+// A token with a registered claim in another case, such as EXP, is refused, since
+// encoding/json would take it for exp when it decodes into a struct. A struct that embeds jwt.RegisteredClaims must do so by value.
 func WithClaims(newClaims func() jwt.Claims) Option {
 	return func(c *config) {
 		if newClaims == nil {
