@@ -5,6 +5,8 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/sha512"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -309,11 +311,7 @@ func (m *SigningMethodKMS) call(ctx context.Context, client *kms.KeyManagementCl
 		request.Data = []byte(signingString)
 		request.DataCrc32C = checksum(request.Data)
 	} else {
-		hasher := m.hash.New()
-		hasher.Write([]byte(signingString))
-		digest := hasher.Sum(nil)
-		request.Digest = digestOf(m.hash, digest)
-		request.DigestCrc32C = checksum(digest)
+		request.Digest, request.DigestCrc32C = digestOf(m.hash, []byte(signingString))
 	}
 	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)", signingString}
 	var sig []byte
@@ -341,14 +339,18 @@ func (m *SigningMethodKMS) call(ctx context.Context, client *kms.KeyManagementCl
 	return sig, err
 }
 
-func digestOf(hash crypto.Hash, digest []byte) *kmspb.Digest {
+// digestOf returns the digest of data as Cloud KMS takes it, and its checksum.
+func digestOf(hash crypto.Hash, data []byte) (*kmspb.Digest, *wrapperspb.Int64Value) {
 	switch hash {
 	case crypto.SHA256:
-		return &kmspb.Digest{Digest: &kmspb.Digest_Sha256{Sha256: digest}}
+		sum := sha256.Sum256(data)
+		return &kmspb.Digest{Digest: &kmspb.Digest_Sha256{Sha256: sum[:]}}, checksum(sum[:])
 	case crypto.SHA384:
-		return &kmspb.Digest{Digest: &kmspb.Digest_Sha384{Sha384: digest}}
+		sum := sha512.Sum384(data)
+		return &kmspb.Digest{Digest: &kmspb.Digest_Sha384{Sha384: sum[:]}}, checksum(sum[:])
 	default:
-		return &kmspb.Digest{Digest: &kmspb.Digest_Sha512{Sha512: digest}}
+		sum := sha512.Sum512(data)
+		return &kmspb.Digest{Digest: &kmspb.Digest_Sha512{Sha512: sum[:]}}, checksum(sum[:])
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -67,6 +68,7 @@ type kmsVersion struct {
 	name   string
 	kid    string
 	public refresh.Value[*kmsPublicKey]
+	fitted atomic.Pointer[SigningMethodKMS] // the method that it is known to be for
 }
 
 // kmsPublicKey is a version's public key as GetPublicKey returned it, or the
@@ -95,16 +97,20 @@ func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementCli
 // fits reports whether a version may sign with m. A caller who may not read the
 // public key may still sign, so then nothing is known and nothing is wrong.
 func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) error {
-	if m.input == sendMAC {
-		return nil // there is no public key; the length of the MAC tells
+	if m.input == sendMAC || v.fitted.Load() == m {
+		return nil // a MAC key has no public key; the length of the MAC tells
 	}
 	public, err := v.publicKey(ctx, client, m.format)
 	if err != nil {
 		return err
 	}
-	if m.signatureLength(public.algorithm) == 0 && public.denied == nil {
+	switch {
+	case public.denied != nil:
+	case m.signatureLength(public.algorithm) == 0:
 		return fmt.Errorf("%w: %s needs a key of algorithm %s, and %s is %s",
 			ErrAlgorithmMismatch, m.alias, m.algorithmNames(), v.name, public.algorithm)
+	default:
+		v.fitted.Store(m) // for good: a version's algorithm never changes
 	}
 	return nil
 }
@@ -259,6 +265,12 @@ type kmsKey struct {
 // key resolves the configuration, without any call but that which makes the
 // default client.
 func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
+	if c.KMSClient != nil && c.KeyRefresh >= 0 {
+		// Only what has been checked before is known.
+		if version, ok := kmsVersions.peek(kmsVersionID{weak.Make(c.KMSClient), c.KeyPath}); ok {
+			return &kmsKey{client: c.KMSClient, pinned: version}, nil
+		}
+	}
 	path, err := parseKeyPath(c.KeyPath)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -123,11 +124,18 @@ func setAlg(token *jwt.Token, alg string) {
 }
 
 // issuedKeyIDs are the key IDs that SignedString has written, of all signers.
-var issuedKeyIDs = newRegistry[string, struct{}]()
+var (
+	issuedKeyIDs    = newRegistry[string, struct{}]()
+	lastIssuedKeyID atomic.Pointer[string] // most often the next one too
+)
 
 // setKeyID writes a kid into the token's header.
 func setKeyID(token *jwt.Token, kid string) {
-	issuedKeyIDs.get(kid, func() *struct{} { return new(struct{}) })
+	if last := lastIssuedKeyID.Load(); last == nil || *last != kid {
+		issuedKeyIDs.get(kid, func() *struct{} { return new(struct{}) })
+		issued := kid
+		lastIssuedKeyID.Store(&issued)
+	}
 	token.Header["kid"] = kid
 }
 
@@ -150,9 +158,13 @@ func hasOwnKeyID(token *jwt.Token) (bool, error) {
 // finish joins a signing string and its signature into a token.
 func finish(token *jwt.Token, signingString string, sig []byte) string {
 	token.Signature = sig
-	text := make([]byte, 0, len(signingString)+1+base64.RawURLEncoding.EncodedLen(len(sig)))
-	text = append(append(text, signingString...), '.')
-	return string(base64.RawURLEncoding.AppendEncode(text, sig))
+	var text strings.Builder
+	text.Grow(len(signingString) + 1 + base64.RawURLEncoding.EncodedLen(len(sig)))
+	text.WriteString(signingString)
+	text.WriteByte('.')
+	var buffer [1024]byte // enough for all but ML-DSA
+	text.Write(base64.RawURLEncoding.AppendEncode(buffer[:0], sig))
+	return text.String()
 }
 
 // forgetKeyID removes a kid that SignedString has written if signing failed.
