@@ -163,7 +163,8 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 	return key, refresh.Lifetime{Renew: forever, Fresh: forever}, nil
 }
 
-func (s *publicKeySource) Failed(error) {} // a public key is never renewed
+// Failed says nothing: all that is ever read again is a permission that is missing.
+func (s *publicKeySource) Failed(error) {}
 
 // fetch asks for the preferred format. Cloud KMS has ML-DSA keys in NIST_PQC and
 // all others in PEM only, and refuses what it doesn't have, so that a key of

@@ -25,11 +25,12 @@ import (
 // verification. It is off by default.
 //
 // A token is remembered by the SHA-256 of its text, only after it has passed
-// every check, and only if the Keyfunc gave it a single public key. Each
-// time it is seen again, the Keyfunc is asked as before, and exp, nbf, iat, iss and aud
-// are checked: a token whose key was withdrawn or replaced, or that has expired
-// since, is refused as if it had never been remembered. HMAC tokens and tokens
-// without a kid by a signer with several keys are verified each time.
+// every check, and only if the Keyfunc gave it a single public key. Each time it
+// is seen again, the Keyfunc is asked as before, and exp, nbf, iat, iss and aud are
+// checked: a token whose key was withdrawn or replaced, or that has expired since,
+// is refused as if it had never been remembered. HMAC tokens, and tokens without a
+// kid by a signer with several keys, are verified each time. A Keyfunc must not
+// alter a key in place.
 //
 // Handlers get a copy of their own. A remembered token of 500 bytes takes about
 // 2 KiB of memory.
