@@ -48,13 +48,13 @@ func (m *SigningMethodAppEngineImpl) Sign(signingString string, key any) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	m.lastKeyID.Store(&kid)
+	remember(&m.lastKeyID, kid)
 	return sig, nil
 }
 
 func (m *SigningMethodAppEngineImpl) signedString(ctx context.Context, token *jwt.Token) (string, error) {
 	setAlg(token, m.alg)
-	return signLearningKeyID(token, &m.lastKeyID, func(signingString string) (string, []byte, error) {
+	return signLearningKeyID(token, m.alg, &m.lastKeyID, func(signingString string) (string, []byte, error) {
 		return signForApp(ctx, signingString)
 	})
 }
@@ -107,7 +107,7 @@ func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx 
 	case appengine.IsTimeoutError(done.err) && !errors.Is(done.err, context.DeadlineExceeded):
 		done.err = fmt.Errorf("%w: %w", context.DeadlineExceeded, done.err)
 	}
-	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, foreign(done.err, sent))
+	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, foreign(ctx, done.err, sent))
 }
 
 // appEngineCache holds the app's certificates, by how long they are kept where

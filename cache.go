@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -41,30 +42,46 @@ const (
 // registry holds one value per key for the whole process, dropping the least
 // recently used beyond registrySize.
 type registry[K comparable, V any] struct {
-	values *lru.Cache[K, *V]
+	entries *lru.Cache[K, *entry[K, V]]
+	last    atomic.Pointer[entry[K, V]] // most often the next one too
 }
 
-func newRegistry[K comparable, V any]() registry[K, V] {
-	values, err := lru.New[K, *V](registrySize)
+type entry[K comparable, V any] struct {
+	key   K
+	value *V
+}
+
+func newRegistry[K comparable, V any]() *registry[K, V] {
+	entries, err := lru.New[K, *entry[K, V]](registrySize)
 	if err != nil {
 		panic(err) // only for a size below 1
 	}
-	return registry[K, V]{values}
+	return &registry[K, V]{entries: entries}
 }
 
 // get returns the value of key, making it on first use.
-func (r registry[K, V]) get(key K, make func() *V) *V {
-	if value, ok := r.values.Get(key); ok {
+func (r *registry[K, V]) get(key K, make func() *V) *V {
+	if value, ok := r.peek(key); ok {
 		return value
 	}
-	value := make()
-	if previous, ok, _ := r.values.PeekOrAdd(key, value); ok {
-		return previous
+	made := &entry[K, V]{key, make()}
+	if previous, ok, _ := r.entries.PeekOrAdd(key, made); ok {
+		return previous.value
 	}
-	return value
+	return made.value
 }
 
-func (r registry[K, V]) peek(key K) (*V, bool) { return r.values.Get(key) }
+func (r *registry[K, V]) peek(key K) (*V, bool) {
+	if last := r.last.Load(); last != nil && last.key == key {
+		return last.value, true
+	}
+	found, ok := r.entries.Get(key)
+	if !ok {
+		return nil, false
+	}
+	r.last.Store(found)
+	return found.value, true
+}
 
 // verifyKey verifies tokens of one kid and one algorithm.
 type verifyKey struct {

@@ -20,7 +20,7 @@ func TestRegistryIsBounded(t *testing.T) {
 			t.Fatalf("the value in use is gone after %d others", key)
 		}
 	}
-	if got := r.values.Len(); got != registrySize {
+	if got := r.entries.Len(); got != registrySize {
 		t.Errorf("%d values, want %d", got, registrySize)
 	}
 	if _, ok := r.peek(1); ok {

@@ -72,7 +72,7 @@ func (c *IAMConfig) certificates() (*certificates, error) {
 	src.fetch = func(ctx context.Context) (*keySet, time.Duration, bool, error) {
 		set, lifetime, ok, err := fetchCertificates(ctx, secure, target)
 		if err != nil {
-			err = fmt.Errorf("gcpjwt: fetch the certificates of %s: %w", c.ServiceAccount, foreign(withContextError(ctx, err), ""))
+			err = fmt.Errorf("gcpjwt: fetch the certificates of %s: %w", c.ServiceAccount, foreign(ctx, err))
 		}
 		return set, lifetime, ok, err
 	}

@@ -9,15 +9,6 @@ import (
 	"unicode"
 )
 
-// withContextError makes the end of ctx visible to errors.Is in an error that a
-// Google client returned because of it.
-func withContextError(ctx context.Context, err error) error {
-	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
-		return fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
-}
-
 // foreignError is an error of a Google client with a text fit for a log: such
 // errors hold whatever came from the network, whole pages of it, and some repeat
 // the request.
@@ -30,10 +21,14 @@ func (e foreignError) Error() string { return e.text }
 
 func (e foreignError) Unwrap() error { return e.error }
 
-// foreign makes the text of err fit for a log. sent is what was sent and must not
-// appear in it.
-func foreign(err error, sent string) error {
+// foreign makes an error that a Google client returned fit for callers: the end of
+// ctx, which may be what caused it, becomes visible to errors.Is, and its text fit
+// for a log. sent is what was sent and must not appear in it.
+func foreign(ctx context.Context, err error, sent ...string) error {
 	const limit = 1000
+	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
 	text := err.Error()
 	cut := len(text) > limit
 	if cut {
@@ -44,7 +39,7 @@ func foreign(err error, sent string) error {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(masked(text, sent), "?"))
+	}, strings.ToValidUTF8(masked(text, strings.Join(sent, " ")), "?"))
 	if cut {
 		text += "..."
 	}

@@ -3,6 +3,7 @@ package gcpjwt
 // ResetAppEngine forgets what the process knows of the app's keys, which in
 // production belong to the one app that it is.
 func ResetAppEngine() {
-	appEngineCache.values.Purge()
+	appEngineCache.entries.Purge()
+	appEngineCache.last.Store(nil)
 	SigningMethodAppEngine.lastKeyID.Store(nil)
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -169,17 +170,30 @@ func iamConfig(ctx context.Context) (*IAMConfig, error) {
 // checkAccount checks an email address or a unique ID. It lets nothing through
 // that means something in a URL.
 func checkAccount(field, account string) error {
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	local, domain, email := strings.Cut(account, "@")
-	uniqueID := account != "" && strings.Trim(account, "0123456789") == ""
 	switch {
 	case len(account) > 254:
-	case uniqueID, email && local != "" && domain != "" &&
-		strings.Trim(local, letters+"._+-") == "" && strings.Trim(domain, letters+".-") == "" &&
-		strings.Trim(local, ".") != "" && strings.Trim(domain, ".") != "":
+	case email && isName(local, "._+-") && isName(domain, ".-"),
+		!email && account != "" && strings.Trim(account, "0123456789") == "":
 		return nil
 	}
 	return fmt.Errorf("%w: %s %s: want a service account's email address or unique ID, without projects/-/serviceAccounts/", ErrInvalidConfig, field, quote(account))
+}
+
+// isName reports whether s consists of letters, digits and marks, and not of dots
+// alone.
+func isName(s, marks string) bool {
+	dots := 0
+	for _, c := range []byte(s) {
+		switch {
+		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':
+		case strings.IndexByte(marks, c) < 0:
+			return false
+		case c == '.':
+			dots++
+		}
+	}
+	return dots < len(s)
 }
 
 // iamKeyIDs are the key IDs that accounts signed with last.
@@ -213,7 +227,7 @@ var iamRetryable = []int{
 
 // callIAM makes a call to the IAM Credentials API, named by its REST method. sent
 // is what must not be repeated in an error.
-func callIAM(ctx context.Context, config *IAMConfig, name, sent string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error) error {
+func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error, sent ...string) error {
 	service, err := defaultIAMService.get(ctx, config.IAMService)
 	if err != nil {
 		return err
@@ -223,21 +237,23 @@ func callIAM(ctx context.Context, config *IAMConfig, name, sent string, call fun
 	for _, delegate := range config.Delegates {
 		delegates = append(delegates, prefix+delegate)
 	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, iamTimeout)
+		defer cancel()
+	}
 	backoff := gax.Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second, Multiplier: 2}
-	var last error
-	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
-		last = call(ctx, service, prefix+config.ServiceAccount, delegates)
-		return last
-	}, gax.WithTimeout(iamTimeout), gax.WithRetry(func() gax.Retryer { return gax.OnHTTPCodes(backoff, iamRetryable...) }))
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, last) {
-		err = fmt.Errorf("%w: %w", err, last) // time ran out while backing off; say from what
-	}
-	err = foreign(withContextError(ctx, err), sent)
 	var answer *googleapi.Error
-	if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
+	for {
+		if err = call(ctx, service, prefix+config.ServiceAccount, delegates); err == nil {
+			return nil
+		}
+		if !errors.As(err, &answer) || !slices.Contains(iamRetryable, answer.Code) || gax.Sleep(ctx, backoff.Pause()) != nil {
+			break
+		}
+	}
+	err = foreign(ctx, err, sent...)
+	if answer != nil && answer.Code == http.StatusForbidden {
 		return fmt.Errorf("gcpjwt: %s as %s: grant the caller iam.serviceAccounts.%s (roles/iam.serviceAccountTokenCreator) on that account: %w", name, config.ServiceAccount, name, err)
 	}
 	return fmt.Errorf("gcpjwt: %s as %s: %w", name, config.ServiceAccount, err)
@@ -252,7 +268,7 @@ func isRSASignature(sig []byte) bool {
 func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]byte, error) {
 	kid, sig, err := signBlobAs(ctx, config, signingString)
 	if err == nil {
-		config.lastKeyID().Store(&kid)
+		remember(config.lastKeyID(), kid)
 	}
 	return sig, err
 }
@@ -260,11 +276,11 @@ func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]b
 func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (kid string, sig []byte, err error) {
 	request := &iamcredentials.SignBlobRequest{Payload: base64.StdEncoding.EncodeToString([]byte(signingString))}
 	var response *iamcredentials.SignBlobResponse
-	err = callIAM(ctx, config, "signBlob", request.Payload+" "+signingString, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err = callIAM(ctx, config, "signBlob", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignBlob(account, request).Context(ctx).Do()
 		return err
-	})
+	}, request.Payload, signingString)
 	if err != nil {
 		return "", nil, err
 	}
@@ -279,7 +295,7 @@ func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (k
 }
 
 func signedByBlob(ctx context.Context, config *IAMConfig, token *jwt.Token) (string, error) {
-	return signLearningKeyID(token, config.lastKeyID(), func(signingString string) (string, []byte, error) {
+	return signLearningKeyID(token, certificateAlg, config.lastKeyID(), func(signingString string) (string, []byte, error) {
 		return signBlobAs(ctx, config, signingString)
 	})
 }
@@ -318,7 +334,7 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 		return "", fmt.Errorf("%w: the claims in Google's token are not those of the caller", ErrSigningStringChanged)
 	}
 	token.Header, token.Signature = signed.header, signed.signature
-	setKeyID(token, signed.kid)
+	setKeyID(token, certificateAlg, signed.kid)
 	return signed.raw, nil
 }
 
@@ -338,48 +354,47 @@ func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (*signe
 	}
 	request := &iamcredentials.SignJwtRequest{Payload: string(payload)}
 	var response *iamcredentials.SignJwtResponse
-	err := callIAM(ctx, config, "signJwt", request.Payload, func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err := callIAM(ctx, config, "signJwt", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignJwt(account, request).Context(ctx).Do()
 		return err
-	})
+	}, request.Payload)
 	if err != nil {
 		return nil, err
 	}
 	if response == nil { // the server said null
 		response = new(iamcredentials.SignJwtResponse)
 	}
-	signed, err := parseSignedJWT(response.SignedJwt)
-	if err != nil || signed.header["alg"] != certificateAlg || signed.header["kid"] != response.KeyId || response.KeyId == "" {
+	signed, err := parseSignedJWT(response.SignedJwt, response.KeyId)
+	if err != nil || signed.header["alg"] != certificateAlg || signed.header["kid"] != response.KeyId {
 		return nil, fmt.Errorf("%w: signJwt as %s: no RS256 token by the key that it names", ErrIntegrity, config.ServiceAccount)
 	}
-	signed.kid = response.KeyId
-	config.lastKeyID().Store(&signed.kid)
+	remember(config.lastKeyID(), response.KeyId)
 	return signed, nil
 }
 
-func parseSignedJWT(raw string) (*signedJWT, error) {
+// parseSignedJWT reads a token that is said to be by the key of ID kid.
+func parseSignedJWT(raw, kid string) (signed *signedJWT, err error) {
 	parts := strings.Split(raw, ".")
-	if len(parts) != 3 {
+	if len(parts) != 3 || kid == "" {
 		return nil, jwt.ErrTokenMalformed
 	}
-	var decoded [3][]byte
-	for i, part := range parts {
-		var err error
-		if decoded[i], err = base64.RawURLEncoding.DecodeString(part); err != nil {
-			return nil, err
-		}
+	signed = &signedJWT{raw: raw, kid: kid, signingString: raw[:len(raw)-len(parts[2])-1]}
+	if known, ok := issuedHeaders.peek(kid); ok && known.segment == parts[0] {
+		signed.header = map[string]any{"alg": known.alg, "kid": kid, "typ": "JWT"}
+	} else if header, err := base64.RawURLEncoding.DecodeString(parts[0]); err != nil {
+		return nil, err
+	} else if err := json.Unmarshal(header, &signed.header); err != nil {
+		return nil, err
 	}
-	signed := &signedJWT{
-		raw:           raw,
-		signingString: raw[:len(raw)-len(parts[2])-1],
-		payload:       decoded[1],
-		signature:     decoded[2],
+	if signed.payload, err = base64.RawURLEncoding.DecodeString(parts[1]); err != nil {
+		return nil, err
 	}
-	if !isRSASignature(signed.signature) {
+	signed.signature, err = base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil || !isRSASignature(signed.signature) {
 		return nil, jwt.ErrTokenMalformed
 	}
-	return signed, json.Unmarshal(decoded[0], &signed.header)
+	return signed, nil
 }
 
 // signJwt's limit on how far exp may be ahead.

@@ -225,7 +225,7 @@ func (m *SigningMethodKMS) Sign(signingString string, key any) ([]byte, error) {
 	return m.sign(ctx, func(string) (string, error) { return signingString, nil })
 }
 
-func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (text string, err error) {
+func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (_ string, err error) {
 	setAlg(token, m.alg)
 	fixed, err := hasOwnKeyID(token)
 	if err != nil {
@@ -234,18 +234,19 @@ func (m *SigningMethodKMS) signedString(ctx context.Context, token *jwt.Token) (
 	if !fixed {
 		defer forgetKeyID(token, &err)
 	}
-	var signingString string
+	var text string
 	sig, err := m.sign(ctx, func(kid string) (string, error) {
+		var header *issuedHeader
 		if !fixed {
-			setKeyID(token, kid)
+			header = setKeyID(token, m.alg, kid)
 		}
-		signingString, err = token.SigningString()
-		return signingString, err
+		text, err = signingInput(token, header)
+		return text, err
 	})
 	if err != nil {
 		return "", err
 	}
-	return finish(token, signingString, sig), nil
+	return finish(token, text, sig), nil
 }
 
 // sign signs with the key version that the configuration in ctx leads to.
@@ -272,7 +273,7 @@ func (m *SigningMethodKMS) sign(ctx context.Context, signingString func(kid stri
 		}
 	}
 	if err == nil && key.rotating != nil {
-		key.rotating.lastKeyID.Store(&version.kid)
+		remember(&key.rotating.lastKeyID, version.kid)
 	}
 	return sig, err
 }

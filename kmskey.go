@@ -265,34 +265,53 @@ type kmsKey struct {
 
 // key resolves the configuration, without any call but that which makes the
 // default client.
-func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
-	if c.KMSClient != nil && c.KeyRefresh >= 0 {
-		// Only what has been checked before is known.
-		if version, ok := kmsVersions.peek(kmsVersionID{weak.Make(c.KMSClient), c.KeyPath}); ok {
-			return &kmsKey{client: c.KMSClient, pinned: version}, nil
-		}
+func (c *KMSConfig) key(ctx context.Context) (kmsKey, error) {
+	if key, ok := c.knownKey(); ok {
+		return key, nil
 	}
 	path, err := parseKeyPath(c.KeyPath)
 	if err != nil {
-		return nil, err
+		return kmsKey{}, err
 	}
 	if c.KeyRefresh < 0 {
-		return nil, fmt.Errorf("%w: KeyRefresh is negative", ErrInvalidConfig)
+		return kmsKey{}, fmt.Errorf("%w: KeyRefresh is negative", ErrInvalidConfig)
 	}
 	client, err := defaultKMSClient.get(ctx, c.KMSClient)
 	if err != nil {
-		return nil, err
+		return kmsKey{}, err
 	}
 	if path.version > 0 {
-		return &kmsKey{client: client, pinned: versionOf(client, c.KeyPath)}, nil
+		return kmsKey{client: client, pinned: versionOf(client, c.KeyPath)}, nil
 	}
-	id := c.cryptoKeyID()
-	key := cryptoKeys.get(id, func() *cryptoKey { return new(cryptoKey) })
-	return &kmsKey{
+	key := cryptoKeys.get(c.cryptoKeyID(), func() *cryptoKey { return new(cryptoKey) })
+	return c.following(client, key), nil
+}
+
+// knownKey is key for a configuration that has been checked before.
+func (c *KMSConfig) knownKey() (kmsKey, bool) {
+	client := c.KMSClient
+	if client == nil {
+		client = defaultKMSClient.made.Load()
+	}
+	if client == nil || c.KeyRefresh < 0 {
+		return kmsKey{}, false
+	}
+	if version, ok := kmsVersions.peek(kmsVersionID{weak.Make(client), c.KeyPath}); ok {
+		return kmsKey{client: client, pinned: version}, true
+	}
+	if key, ok := cryptoKeys.peek(c.cryptoKeyID()); ok {
+		return c.following(client, key), true
+	}
+	return kmsKey{}, false
+}
+
+// following is the kmsKey of a configuration that names a CryptoKey.
+func (c *KMSConfig) following(client *kms.KeyManagementClient, key *cryptoKey) kmsKey {
+	return kmsKey{
 		client:   client,
 		rotating: key,
-		source:   &versionSource{client: client, key: key, name: c.KeyPath, lifetime: id.refresh, logger: c.Logger},
-	}, nil
+		source:   &versionSource{client: client, key: key, name: c.KeyPath, lifetime: c.keyRefresh(), logger: c.Logger},
+	}
 }
 
 // signingVersion returns the version to sign with by m. failed is the version
@@ -418,7 +437,7 @@ func (op *kmsCall) corrupt(format string, args ...any) error {
 }
 
 func (op *kmsCall) failed(err error) error {
-	err = foreign(withContextError(op.ctx, err), op.sent)
+	err = foreign(op.ctx, err, op.sent)
 	switch status.Code(err) {
 	case codes.PermissionDenied:
 		return fmt.Errorf("gcpjwt: %s %s: grant the caller %s: %w", op.verb, op.name, op.grant, err)

@@ -38,14 +38,18 @@ type cryptoKeyID struct {
 }
 
 func (c *KMSConfig) cryptoKeyID() cryptoKeyID {
-	id := cryptoKeyID{name: c.KeyPath, refresh: c.KeyRefresh}
+	id := cryptoKeyID{name: c.KeyPath, refresh: c.keyRefresh()}
 	if c.KMSClient != nil {
 		id.client = weak.Make(c.KMSClient)
 	}
-	if id.refresh == 0 {
-		id.refresh = defaultKeyRefresh
-	}
 	return id
+}
+
+func (c *KMSConfig) keyRefresh() time.Duration {
+	if c.KeyRefresh == 0 {
+		return defaultKeyRefresh
+	}
+	return c.KeyRefresh
 }
 
 // cryptoKey is what is known of one CryptoKey: its ENABLED versions that a method is

@@ -3,8 +3,10 @@ package gcpjwt
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -123,20 +125,44 @@ func setAlg(token *jwt.Token, alg string) {
 	token.Header["alg"] = alg
 }
 
-// issuedKeyIDs are the key IDs that SignedString has written, of all signers.
-var (
-	issuedKeyIDs    = newRegistry[string, struct{}]()
-	lastIssuedKeyID atomic.Pointer[string] // most often the next one too
-)
+// issuedHeader is a header that SignedString has written: alg, kid, and JWT as typ.
+type issuedHeader struct {
+	alg     string
+	segment string // as it stands in a token
+}
 
-// setKeyID writes a kid into the token's header.
-func setKeyID(token *jwt.Token, kid string) {
-	if last := lastIssuedKeyID.Load(); last == nil || *last != kid {
-		issuedKeyIDs.get(kid, func() *struct{} { return new(struct{}) })
-		issued := kid
-		lastIssuedKeyID.Store(&issued)
-	}
+// issuedHeaders are those of all signers, by kid.
+var issuedHeaders = newRegistry[string, issuedHeader]()
+
+// headerOf returns the header of a kid as it was issued first: should two signers use
+// one kid, its alg may be the other's.
+func headerOf(alg, kid string) *issuedHeader {
+	return issuedHeaders.get(kid, func() *issuedHeader {
+		data, err := json.Marshal(map[string]string{"alg": alg, "kid": kid, "typ": "JWT"})
+		if err != nil {
+			panic(err) // not for strings
+		}
+		return &issuedHeader{alg, base64.RawURLEncoding.EncodeToString(data)}
+	})
+}
+
+// setKeyID writes a kid into the token's header, which has its alg already.
+func setKeyID(token *jwt.Token, alg, kid string) *issuedHeader {
 	token.Header["kid"] = kid
+	return headerOf(alg, kid)
+}
+
+// signingInput is token.SigningString, which encodes the same header for each token
+// of a signer. issued is what setKeyID returned, nil if the caller set the kid.
+func signingInput(token *jwt.Token, issued *issuedHeader) (string, error) {
+	if issued == nil || token.Header["alg"] != issued.alg || token.Header["typ"] != "JWT" || len(token.Header) > 3 {
+		return token.SigningString()
+	}
+	claims, err := json.Marshal(token.Claims)
+	if err != nil {
+		return "", err
+	}
+	return withSegment(issued.segment, claims), nil
 }
 
 // hasOwnKeyID reports whether the caller set a kid in the token's header. One that
@@ -151,19 +177,28 @@ func hasOwnKeyID(token *jwt.Token) (bool, error) {
 	if kid == "" {
 		return false, errors.New("gcpjwt: the kid in the token's header must be a non-empty string; remove it to have it set")
 	}
-	_, issued := issuedKeyIDs.peek(kid)
+	_, issued := issuedHeaders.peek(kid)
 	return !issued, nil
 }
 
 // finish joins a signing string and its signature into a token.
 func finish(token *jwt.Token, signingString string, sig []byte) string {
 	token.Signature = sig
+	return withSegment(signingString, sig)
+}
+
+// withSegment appends a segment to those of a token.
+func withSegment(segments string, data []byte) string {
 	var text strings.Builder
-	text.Grow(len(signingString) + 1 + base64.RawURLEncoding.EncodedLen(len(sig)))
-	text.WriteString(signingString)
+	text.Grow(len(segments) + 1 + base64.RawURLEncoding.EncodedLen(len(data)))
+	text.WriteString(segments)
 	text.WriteByte('.')
-	var buffer [1024]byte // enough for all but ML-DSA
-	text.Write(base64.RawURLEncoding.AppendEncode(buffer[:0], sig))
+	// In pieces of whole groups of 3 bytes, as a segment may be long and a Builder
+	// cannot be encoded into.
+	var encoded [1024]byte
+	for piece := range slices.Chunk(data, 768) {
+		text.Write(base64.RawURLEncoding.AppendEncode(encoded[:0], piece))
+	}
 	return text.String()
 }
 
@@ -174,13 +209,21 @@ func forgetKeyID(token *jwt.Token, err *error) {
 	}
 }
 
+// remember stores the key ID that a signer used last.
+func remember(last *atomic.Pointer[string], kid string) {
+	if known := last.Load(); known == nil || *known != kid {
+		stored := kid // so that only this allocates
+		last.Store(&stored)
+	}
+}
+
 // misses is how often a signer whose key is known only after signing may use
 // another key than expected before the token goes without a kid.
 const misses = 3
 
 // signLearningKeyID signs with a signer that says only afterwards which key it
 // used. last is the key ID that it used last, "" before the first time.
-func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (text string, err error) {
+func signLearningKeyID(token *jwt.Token, alg string, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (_ string, err error) {
 	fixed, err := hasOwnKeyID(token)
 	if err != nil {
 		return "", err
@@ -190,24 +233,25 @@ func signLearningKeyID(token *jwt.Token, last *atomic.Pointer[string], sign func
 	}
 	for miss := 0; ; miss++ {
 		expected := ""
+		var header *issuedHeader
 		if !fixed {
 			delete(token.Header, "kid")
 			if kid := last.Load(); kid != nil && miss < misses {
 				expected = *kid
-				setKeyID(token, expected)
+				header = setKeyID(token, alg, expected)
 			}
 		}
-		signingString, err := token.SigningString()
+		text, err := signingInput(token, header)
 		if err != nil {
 			return "", err
 		}
-		kid, sig, err := sign(signingString)
+		kid, sig, err := sign(text)
 		if err != nil {
 			return "", err
 		}
-		last.Store(&kid)
+		remember(last, kid)
 		if fixed || kid == expected || miss == misses {
-			return finish(token, signingString, sig), nil
+			return finish(token, text, sig), nil
 		}
 	}
 }
