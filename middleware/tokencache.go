@@ -202,26 +202,27 @@ func sameKey(known publicKey, key any) bool {
 // jsonObject is a JSON object as encoding/json decodes it into a map.
 type jsonObject struct {
 	members map[string]any
-	flat    bool // no member is an object or an array
+	nested  []string // the names of those that are objects or arrays
 }
 
 // newJSONObject returns a copy of members.
 func newJSONObject(members map[string]any) jsonObject {
-	o := jsonObject{members: copyMembers(members), flat: true}
-	for _, member := range members {
+	o := jsonObject{members: copyMembers(members)}
+	for name, member := range members {
 		switch member.(type) {
 		case map[string]any, []any:
-			o.flat = false
+			o.nested = append(o.nested, name)
 		}
 	}
 	return o
 }
 
 func (o jsonObject) copy() map[string]any {
-	if o.flat {
-		return maps.Clone(o.members)
+	members := maps.Clone(o.members)
+	for _, name := range o.nested {
+		members[name] = copyJSON(members[name])
 	}
-	return copyMembers(o.members)
+	return members
 }
 
 func copyMembers(members map[string]any) map[string]any {
