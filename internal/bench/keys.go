@@ -81,7 +81,7 @@ func (s *Suite) newKey(a algorithm) (*key, error) {
 		return nil, err
 	}
 	s.onClose(func() { client.Close() })
-	version, err := server.CreateKey("key", a.kms)
+	version, err := server.CreateKey(a.name, a.kms)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,6 @@ type googleKeys struct {
 	iamToken string
 
 	appEngine      context.Context // verifies
-	appEngineSigns context.Context // signs by a prepared answer
 	appEngineToken string
 }
 
@@ -209,8 +208,8 @@ func (s *Suite) newGoogleKeys() (g googleKeys, err error) {
 	if g.appEngineToken, err = sign(g.appEngine, gcpjwt.SigningMethodAppEngine); err != nil {
 		return g, err
 	}
-	// Without a context of its own, the SDK finds its server by the environment.
-	g.appEngineSigns = s.ctx
+	// Without a context of its own, the SDK finds its server by the environment, and
+	// that one has the answer prepared.
 	host, port, _ := strings.Cut(strings.TrimPrefix(s.serve(replay(app.URL())), "http://"), ":")
 	return g, errors.Join(os.Setenv("API_HOST", host), os.Setenv("API_PORT", port))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
@@ -28,7 +29,15 @@ func (s *Suite) Sign() []Comparison {
 	for _, k := range s.keys {
 		comparisons = append(comparisons, s.signKMS(k))
 	}
-	return append(comparisons, s.signBlob(), s.signJWT(), s.signAppEngine())
+	bounded, cancel := context.WithTimeout(s.ctx, time.Hour)
+	s.onClose(cancel)
+	return append(comparisons,
+		s.signBlob(bounded, "iam/signBlob"),
+		s.signBlob(s.ctx, "iam/signBlob-no-deadline"), // the library sets one, the bare call doesn't
+		s.signJWT(bounded),
+		s.signAppEngine(context.Background(), "appengine"),
+		s.signAppEngine(s.ctx, "appengine-cancellable"), // the bare call can't be cancelled
+	)
 }
 
 // A bareCall has a token signed and returns its two parts.
@@ -107,15 +116,15 @@ func digest(hash crypto.Hash, sum []byte) *kmspb.Digest {
 
 const accountName = "projects/-/serviceAccounts/" + account
 
-func (s *Suite) signBlob() Comparison {
+func (s *Suite) signBlob(ctx context.Context, name string) Comparison {
 	accounts := s.google.iam.IAMService.Projects.ServiceAccounts
-	return s.signing(gcpjwt.NewIAMContext(s.ctx, s.google.iam), "iam/signBlob", gcpjwt.SigningMethodIAMBlob, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
+	return s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), name, gcpjwt.SigningMethodIAMBlob, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
 		text, err := token.SigningString()
 		if err != nil {
 			return "", nil, err
 		}
 		request := &iamcredentials.SignBlobRequest{Payload: base64.StdEncoding.EncodeToString([]byte(text))}
-		response, err := accounts.SignBlob(accountName, request).Context(s.ctx).Do()
+		response, err := accounts.SignBlob(accountName, request).Context(ctx).Do()
 		if err != nil {
 			return "", nil, err
 		}
@@ -124,14 +133,14 @@ func (s *Suite) signBlob() Comparison {
 	})
 }
 
-func (s *Suite) signJWT() Comparison {
+func (s *Suite) signJWT(ctx context.Context) Comparison {
 	accounts := s.google.iam.IAMService.Projects.ServiceAccounts
-	c := s.signing(gcpjwt.NewIAMContext(s.ctx, s.google.iam), "iam/signJwt", gcpjwt.SigningMethodIAMJWT, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
+	c := s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), "iam/signJwt", gcpjwt.SigningMethodIAMJWT, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
 		payload, err := json.Marshal(token.Claims)
 		if err != nil {
 			return "", nil, err
 		}
-		_, err = accounts.SignJwt(accountName, &iamcredentials.SignJwtRequest{Payload: string(payload)}).Context(s.ctx).Do()
+		_, err = accounts.SignJwt(accountName, &iamcredentials.SignJwtRequest{Payload: string(payload)}).Context(ctx).Do()
 		return "", nil, err
 	})
 	c.Ours = c.Ours[1:]     // token.SignedString cannot take Google's header
@@ -139,9 +148,10 @@ func (s *Suite) signJWT() Comparison {
 	return c
 }
 
-func (s *Suite) signAppEngine() Comparison {
-	ctx := s.google.appEngineSigns
-	return s.signing(ctx, "appengine", gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodAppEngine.KeyID(), func(token *jwt.Token) (string, []byte, error) {
+// signAppEngine finds the prepared server by the environment, as it does without a
+// context of testutil's.
+func (s *Suite) signAppEngine(ctx context.Context, name string) Comparison {
+	return s.signing(ctx, name, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodAppEngine.KeyID(), func(token *jwt.Token) (string, []byte, error) {
 		text, err := token.SigningString()
 		if err != nil {
 			return "", nil, err
