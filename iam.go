@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -306,6 +307,13 @@ func signJWT(ctx context.Context, config *IAMConfig, signingString string) ([]by
 	if err != nil {
 		return nil, fmt.Errorf("gcpjwt: signJwt needs a signing string of base64url parts: %w", jwt.ErrTokenMalformed)
 	}
+	claims, err := decodeClaims(payload)
+	if err != nil {
+		return nil, fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)
+	}
+	if err := checkExpiry(jwt.MapClaims(claims), time.Now()); err != nil {
+		return nil, err
+	}
 	signed, err := signPayload(ctx, config, payload)
 	if err != nil {
 		return nil, err
@@ -326,6 +334,12 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 	if err != nil {
 		return "", err
 	}
+	if payload[0] != '{' { // null for a nil pointer, too
+		return "", fmt.Errorf("gcpjwt: signJwt needs claims that are a JSON object: %w", jwt.ErrTokenInvalidClaims)
+	}
+	if err := checkExpiry(token.Claims, time.Now()); err != nil {
+		return "", err
+	}
 	signed, err := signPayload(ctx, config, payload)
 	if err != nil {
 		return "", err
@@ -334,7 +348,7 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 		return "", fmt.Errorf("%w: the claims in Google's token are not those of the caller", ErrSigningStringChanged)
 	}
 	token.Header, token.Signature = signed.header, signed.signature
-	setKeyID(token, certificateAlg, signed.kid)
+	headerOf(certificateAlg, signed.kid) // is issued now
 	return signed.raw, nil
 }
 
@@ -348,73 +362,83 @@ type signedJWT struct {
 	signature     []byte
 }
 
-func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (*signedJWT, error) {
-	if err := checkExpiry(payload, time.Now()); err != nil {
-		return nil, err
-	}
+func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (signed signedJWT, err error) {
 	request := &iamcredentials.SignJwtRequest{Payload: string(payload)}
 	var response *iamcredentials.SignJwtResponse
-	err := callIAM(ctx, config, "signJwt", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
+	err = callIAM(ctx, config, "signJwt", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
 		request.Delegates = delegates
 		response, err = service.Projects.ServiceAccounts.SignJwt(account, request).Context(ctx).Do()
 		return err
 	}, request.Payload)
 	if err != nil {
-		return nil, err
+		return signed, err
 	}
 	if response == nil { // the server said null
 		response = new(iamcredentials.SignJwtResponse)
 	}
-	signed, err := parseSignedJWT(response.SignedJwt, response.KeyId)
+	signed, err = parseSignedJWT(response.SignedJwt, response.KeyId)
 	if err != nil || signed.header["alg"] != certificateAlg || signed.header["kid"] != response.KeyId {
-		return nil, fmt.Errorf("%w: signJwt as %s: no RS256 token by the key that it names", ErrIntegrity, config.ServiceAccount)
+		return signed, fmt.Errorf("%w: signJwt as %s: no RS256 token by the key that it names", ErrIntegrity, config.ServiceAccount)
 	}
 	remember(config.lastKeyID(), response.KeyId)
 	return signed, nil
 }
 
 // parseSignedJWT reads a token that is said to be by the key of ID kid.
-func parseSignedJWT(raw, kid string) (signed *signedJWT, err error) {
-	parts := strings.Split(raw, ".")
-	if len(parts) != 3 || kid == "" {
-		return nil, jwt.ErrTokenMalformed
+func parseSignedJWT(raw, kid string) (signed signedJWT, err error) {
+	header, rest, _ := strings.Cut(raw, ".")
+	payload, signature, ok := strings.Cut(rest, ".")
+	if !ok || kid == "" {
+		return signed, jwt.ErrTokenMalformed
 	}
-	signed = &signedJWT{raw: raw, kid: kid, signingString: raw[:len(raw)-len(parts[2])-1]}
-	if known, ok := issuedHeaders.peek(kid); ok && known.segment == parts[0] {
-		signed.header = map[string]any{"alg": known.alg, "kid": kid, "typ": "JWT"}
-	} else if header, err := base64.RawURLEncoding.DecodeString(parts[0]); err != nil {
-		return nil, err
-	} else if err := json.Unmarshal(header, &signed.header); err != nil {
-		return nil, err
+	signed = signedJWT{raw: raw, kid: kid, signingString: raw[:len(header)+1+len(payload)]}
+	if known, ok := issuedHeaders.peek(kid); ok && known.segment == header {
+		signed.header = maps.Clone(known.fields)
+	} else if decoded, err := base64.RawURLEncoding.DecodeString(header); err != nil {
+		return signed, err
+	} else if err := json.Unmarshal(decoded, &signed.header); err != nil {
+		return signed, err
 	}
-	if signed.payload, err = base64.RawURLEncoding.DecodeString(parts[1]); err != nil {
-		return nil, err
+	if signed.payload, err = base64.RawURLEncoding.DecodeString(payload); err != nil {
+		return signed, err
 	}
-	signed.signature, err = base64.RawURLEncoding.DecodeString(parts[2])
-	if err != nil || !isRSASignature(signed.signature) {
-		return nil, jwt.ErrTokenMalformed
+	signed.signature, err = base64.RawURLEncoding.DecodeString(signature)
+	if err == nil && !isRSASignature(signed.signature) {
+		err = jwt.ErrTokenMalformed
 	}
-	return signed, nil
+	return signed, err
 }
 
 // signJwt's limit on how far exp may be ahead.
 const maxExpiry = 12 * time.Hour
 
 // checkExpiry refuses what signJwt would refuse, with the reason.
-func checkExpiry(payload []byte, now time.Time) error {
-	var claims map[string]json.RawMessage // a struct's field would match EXP too
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		return fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)
-	}
-	claim, ok := claims["exp"]
-	if !ok {
-		return nil
+func checkExpiry(claims jwt.Claims, now time.Time) error {
+	var (
+		text []byte // of exp, as signJwt will see it
+		err  error
+	)
+	switch claims := claims.(type) {
+	case jwt.MapClaims: // whose GetExpirationTime takes no int64
+		exp, ok := claims["exp"]
+		if !ok {
+			return nil
+		}
+		text, err = json.Marshal(exp)
+	default:
+		exp, getErr := claims.GetExpirationTime()
+		if exp == nil || getErr != nil {
+			return getErr
+		}
+		text, err = exp.MarshalJSON()
 	}
 	var exp int64
-	if err := json.Unmarshal(claim, &exp); err != nil || string(claim) == "null" {
-		return fmt.Errorf("gcpjwt: signJwt needs an integer as exp: %w", jwt.ErrInvalidType)
+	if err == nil {
+		exp, err = strconv.ParseInt(string(text), 10, 64)
 	}
 	switch {
+	case err != nil:
+		return fmt.Errorf("gcpjwt: signJwt needs an integer as exp: %w", jwt.ErrInvalidType)
 	case exp > now.Add(maxExpiry).Unix():
 		return fmt.Errorf("gcpjwt: signJwt refuses an exp more than 12 hours ahead: %w", jwt.ErrTokenInvalidClaims)
 	case exp < now.Unix():
@@ -429,16 +453,24 @@ func sameClaims(want, got []byte) bool {
 	if bytes.Equal(want, got) {
 		return true
 	}
-	var claims [2]map[string]any
-	for i, data := range [][]byte{want, got} {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.UseNumber()
-		if decoder.Decode(&claims[i]) != nil {
-			return false
-		}
+	asked, err := decodeClaims(want)
+	if err != nil {
+		return false
 	}
-	if _, ok := claims[0]["exp"]; !ok {
-		delete(claims[1], "exp")
+	signed, err := decodeClaims(got)
+	if err != nil {
+		return false
 	}
-	return maps.EqualFunc(claims[0], claims[1], func(a, b any) bool { return reflect.DeepEqual(a, b) })
+	if _, ok := asked["exp"]; !ok {
+		delete(signed, "exp")
+	}
+	return maps.EqualFunc(asked, signed, func(a, b any) bool { return reflect.DeepEqual(a, b) })
+}
+
+// decodeClaims reads claims, whose numbers stay as they are written.
+func decodeClaims(payload []byte) (claims map[string]any, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder.UseNumber()
+	err = decoder.Decode(&claims)
+	return claims, err
 }

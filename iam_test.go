@@ -294,6 +294,56 @@ func TestIAMJWTExpiry(t *testing.T) {
 	}
 }
 
+// Claims of any type are checked before the call.
+func TestIAMJWTExpiryOfTypedClaims(t *testing.T) {
+	t.Parallel()
+	server, config := startIAM(t)
+	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	at := func(d time.Duration) jwt.RegisteredClaims {
+		return jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(time.Now().Add(d))}
+	}
+	late := at(13 * time.Hour)
+	for name, test := range map[string]struct {
+		claims jwt.Claims
+		want   error // nil: it is signed
+	}{
+		"none":           {jwt.RegisteredClaims{}, nil},
+		"in an hour":     {at(time.Hour), nil},
+		"too late":       {late, jwt.ErrTokenInvalidClaims},
+		"a pointer":      {&late, jwt.ErrTokenInvalidClaims},
+		"embedded":       {struct{ jwt.RegisteredClaims }{at(-time.Hour)}, jwt.ErrTokenExpired},
+		"nil":            {(*jwt.RegisteredClaims)(nil), jwt.ErrTokenInvalidClaims},
+		"no object":      {jwt.MapClaims(nil), jwt.ErrTokenInvalidClaims},
+		"an error":       {wrongClaims{}, errWrongClaims},
+		"not marshalled": {jwt.MapClaims{"exp": math.Inf(1)}, nil},
+	} {
+		server.ResetCalls()
+		text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, test.claims))
+		switch {
+		case name == "not marshalled":
+			if err == nil || server.Calls("") != 0 {
+				t.Errorf("%s: got %q, %v after %d calls, want an error before any", name, text, err, server.Calls(""))
+			}
+		case test.want == nil:
+			if err != nil || server.Calls("signJwt") != 1 {
+				t.Errorf("%s: got %v after %d calls, want a token after one", name, err, server.Calls(""))
+			}
+		default:
+			if text != "" || !errors.Is(err, test.want) || server.Calls("") != 0 {
+				t.Errorf("%s: got %q, %v after %d calls, want %v before any", name, text, err, server.Calls(""), test.want)
+			}
+		}
+	}
+}
+
+var errWrongClaims = errors.New("wrong claims")
+
+type wrongClaims struct{ jwt.MapClaims }
+
+func (wrongClaims) GetExpirationTime() (*jwt.NumericDate, error) { return nil, errWrongClaims }
+
+func (wrongClaims) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
+
 // Names of claims are case-sensitive (RFC 7519 section 4), encoding/json's
 // matching of struct fields is not.
 func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {

@@ -128,7 +128,8 @@ func setAlg(token *jwt.Token, alg string) {
 // issuedHeader is a header that SignedString has written: alg, kid, and JWT as typ.
 type issuedHeader struct {
 	alg     string
-	segment string // as it stands in a token
+	fields  map[string]any
+	segment string // of the fields, as it stands in a token
 }
 
 // issuedHeaders are those of all signers, by kid.
@@ -138,11 +139,12 @@ var issuedHeaders = newRegistry[string, issuedHeader]()
 // one kid, its alg may be the other's.
 func headerOf(alg, kid string) *issuedHeader {
 	return issuedHeaders.get(kid, func() *issuedHeader {
-		data, err := json.Marshal(map[string]string{"alg": alg, "kid": kid, "typ": "JWT"})
+		fields := map[string]any{"alg": alg, "kid": kid, "typ": "JWT"}
+		data, err := json.Marshal(fields)
 		if err != nil {
 			panic(err) // not for strings
 		}
-		return &issuedHeader{alg, base64.RawURLEncoding.EncodeToString(data)}
+		return &issuedHeader{alg, fields, base64.RawURLEncoding.EncodeToString(data)}
 	})
 }
 
