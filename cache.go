@@ -86,9 +86,10 @@ func (r *registry[K, V]) peek(key K) (*V, bool) {
 // verifyKey verifies tokens of one kid and one algorithm.
 type verifyKey struct {
 	kid, alg string
-	key      any         // the public key; nil where it is the version's
-	version  *kmsVersion // nil unless the key is in Cloud KMS
-	settled  time.Time   // when verifiers everywhere have had the time to read of it
+	key      any               // the public key; nil where it is the version's
+	version  *kmsVersion       // nil unless the key is in Cloud KMS
+	method   *SigningMethodKMS // that the version is for
+	settled  time.Time         // when verifiers everywhere have had the time to read of it
 }
 
 // keySet holds the keys of a signer. It doesn't change.

@@ -75,6 +75,7 @@ type kmsVersion struct {
 // refusal to return it.
 type kmsPublicKey struct {
 	algorithm kmsAlgorithm
+	method    *SigningMethodKMS // for the algorithm; nil if there is none
 	key       any
 	denied    error
 }
@@ -92,6 +93,11 @@ func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementCli
 		return key, nil
 	}
 	return v.public.Get(ctx, &publicKeySource{client, v.name, preferred})
+}
+
+// verifyKey returns the key that tokens by the version verify with, which is for m.
+func (v *kmsVersion) verifyKey(m *SigningMethodKMS) *verifyKey {
+	return &verifyKey{kid: v.kid, alg: m.alg, version: v, method: m}
 }
 
 // fits reports whether a version may sign with m. A caller who may not read the
@@ -229,7 +235,7 @@ func parsePublicKey(algorithm kmsAlgorithm, format keyFormat, data []byte) (*kms
 			return nil, errOtherFormat
 		}
 		key, err := parseMLDSA(m, data)
-		return &kmsPublicKey{algorithm: algorithm, key: key}, err
+		return &kmsPublicKey{algorithm: algorithm, method: m, key: key}, err
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
@@ -251,7 +257,7 @@ func parsePublicKey(algorithm kmsAlgorithm, format keyFormat, data []byte) (*kms
 	if _, elliptic := key.(*ecdsa.PublicKey); length != m.signatureLength(algorithm) || elliptic != (m.width > 0) {
 		return nil, fmt.Errorf("the key isn't one of algorithm %s", algorithm)
 	}
-	return &kmsPublicKey{algorithm: algorithm, key: key}, nil
+	return &kmsPublicKey{algorithm: algorithm, method: m, key: key}, nil
 }
 
 // kmsKey is the key that a configuration names: a version, or a CryptoKey whose
@@ -355,11 +361,10 @@ func (c *KMSConfig) verifyKeys(ctx context.Context) (keySource, error) {
 	default:
 		return nil, err
 	}
-	m := kmsMethodOf[public.algorithm]
-	if m == nil {
+	if public.method == nil {
 		return nil, fmt.Errorf("%w: no signing method is for a key of algorithm %s, which %s is", ErrAlgorithmMismatch, public.algorithm, name)
 	}
-	return &pinnedKeys{key.client, newKeySet([]*verifyKey{{kid: key.pinned.kid, alg: m.alg, version: key.pinned}})}, nil
+	return &pinnedKeys{key.client, newKeySet([]*verifyKey{key.pinned.verifyKey(public.method)})}, nil
 }
 
 // macKeys are the keys of a MAC version under all three algorithms. Which of them
@@ -368,7 +373,7 @@ func macKeys(version *kmsVersion) []*verifyKey {
 	var keys []*verifyKey
 	for _, m := range kmsMethods {
 		if m.input == sendMAC {
-			keys = append(keys, &verifyKey{kid: version.kid, alg: m.alg, version: version})
+			keys = append(keys, version.verifyKey(m))
 		}
 	}
 	return keys
@@ -396,17 +401,16 @@ func (p *pinnedKeys) resolve(ctx context.Context, key *verifyKey) (any, error) {
 
 // resolve returns what tokens by the key's version verify with.
 func (k *verifyKey) resolve(ctx context.Context, client *kms.KeyManagementClient) (any, error) {
-	m := kmsMethodByAlg[k.alg]
-	if m.input == sendMAC {
-		return &macKey{ctx, client, m, []string{k.version.name}}, nil
+	if k.method.input == sendMAC {
+		return &macKey{ctx, client, k.method, []string{k.version.name}}, nil
 	}
-	public, err := k.version.publicKey(ctx, client, m.format)
+	public, err := k.version.publicKey(ctx, client, k.method.format)
 	switch {
 	case err != nil:
 		return nil, err
 	case public.denied != nil:
 		return nil, public.denied
-	case kmsMethodOf[public.algorithm] != m:
+	case public.method != k.method:
 		return nil, fmt.Errorf("%w: %s is not of the algorithm %s that it was listed with", ErrIntegrity, k.version.name, k.alg)
 	}
 	return public.key, nil

@@ -158,7 +158,7 @@ func (s *versionSource) list(ctx context.Context, op *kmsCall) ([]*verifyKey, er
 		if m == nil || v.State != kmspb.CryptoKeyVersion_ENABLED {
 			continue
 		}
-		key := &verifyKey{kid: KMSKeyID(v.Name), alg: m.alg, version: versionOf(s.client, v.Name)}
+		key := versionOf(s.client, v.Name).verifyKey(m)
 		if v.GenerateTime != nil {
 			key.settled = v.GenerateTime.AsTime().Add(s.lifetime / 2)
 		}
@@ -180,7 +180,7 @@ func (s *versionSource) fetchPublicKeys(ctx context.Context, keys []*verifyKey) 
 	var group errgroup.Group
 	group.SetLimit(parallelKeys)
 	for _, key := range keys {
-		if m := kmsMethodByAlg[key.alg]; m.input != sendMAC {
+		if m := key.method; m.input != sendMAC {
 			group.Go(func() error {
 				_, err := key.version.publicKey(ctx, s.client, m.format)
 				return err
