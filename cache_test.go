@@ -18,6 +18,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // certLifetime is what the server states in these tests. Certificates are
@@ -32,7 +33,7 @@ const (
 func certBubble(t *testing.T, f func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		server, config := startIAM(t, testutil.InMemory())
+		server, config := start.IAM(t, testutil.InMemory())
 		server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(certLifetime/time.Second))}})
 		config.EnableCache = true
 		text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
@@ -611,7 +612,7 @@ func TestCacheWithoutLifetime(t *testing.T) {
 
 // A verification with warm keys allocates no more than one with a key at hand.
 func TestCacheHitAllocatesNothing(t *testing.T) {
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	config.EnableCache = true
 	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	key := any(server.PublicKey(account, server.KeyIDs(account)[0]))

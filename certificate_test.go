@@ -29,6 +29,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // The servers don't hand out their private keys. This one is the tests' own, for
@@ -576,7 +577,7 @@ func TestCertificateTimeout(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, cached %v", test.name, cached), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, config := startIAM(t, testutil.InMemory())
+					server, config := start.IAM(t, testutil.InMemory())
 					server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { test.slow(w, r) })
 					config.EnableCache = cached
 					began := time.Now()
@@ -597,7 +598,7 @@ func TestCertificateTimeout(t *testing.T) {
 // B28: connections are used again.
 func TestCertificateConnections(t *testing.T) {
 	t.Parallel()
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	for range 100 {
@@ -717,7 +718,7 @@ func TestCertificateCheckRedirect(t *testing.T) {
 // A refused connection is an outage, not a bad token.
 func TestCertificateOutage(t *testing.T) {
 	t.Parallel()
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	server.Stop()
 	_, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config))

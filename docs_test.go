@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 var documents = []string{"README.md", "MIGRATION.md", "ROTATION.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
@@ -307,7 +308,7 @@ func TestMethodTable(t *testing.T) {
 		algorithm := kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm(value)
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version, err := server.CreateKey("key", algorithm)
 			if err != nil {
 				t.Skip(err) // no key for signing

@@ -37,6 +37,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // A faultKMSCall is one RPC as one operation of the library makes it.
@@ -123,7 +124,7 @@ type faultKMS struct {
 // start makes a server with one key and an operation on it, all of whose other
 // needs have been seen to.
 func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
-	server, direct := startKMS(t, testutil.InMemory())
+	server, direct := start.KMS(t, testutil.InMemory())
 	version, err := server.CreateKey("key", c.algorithm)
 	if err != nil {
 		t.Fatal(err)

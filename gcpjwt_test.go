@@ -20,6 +20,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // An iamSigner is a signer whose keys Google holds and rotates, with all that a
@@ -56,7 +57,7 @@ var iamSigners = []struct {
 
 func iamStart(t testing.TB, method jwt.SigningMethod, rpc string, opts []testutil.Option) *iamSigner {
 	t.Helper()
-	server, config := startIAM(t, opts...)
+	server, config := start.IAM(t, opts...)
 	return &iamSigner{
 		method:         method,
 		ctx:            gcpjwt.NewIAMContext(context.Background(), config),
@@ -150,7 +151,7 @@ func TestErrorsAreDistinct(t *testing.T) {
 }
 
 func TestSignedStringRefuses(t *testing.T) {
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	withKeyID := func(method jwt.SigningMethod, kid any) *jwt.Token {
 		token := jwt.New(method)
@@ -196,7 +197,7 @@ func TestSignedStringRefuses(t *testing.T) {
 
 func TestSignTakesNothingButContexts(t *testing.T) {
 	t.Parallel()
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	methods := []jwt.SigningMethod{
 		gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodKMSES256,
 	}

@@ -31,6 +31,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // hygieneText checks that a text is fit for a line of a log.
@@ -237,7 +238,7 @@ func TestHygieneKeyPaths(t *testing.T) {
 			"projects/p"+string(c)+"/locations/l/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1",
 			prefix+"k"+string(c)+"k/cryptoKeyVersions/1", prefix+"k"+string(c), prefix+"k/cryptoKeyVersions/1"+string(c))
 	}
-	server, client := startKMS(t, testutil.InMemory())
+	server, client := start.KMS(t, testutil.InMemory())
 	var requests atomic.Int64
 	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 		requests.Add(1)
@@ -291,7 +292,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 	for _, kid := range hygieneKeyIDs {
 		t.Run(fmt.Sprintf("%.20q", kid), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				iam, config := startIAM(t, testutil.InMemory())
+				iam, config := start.IAM(t, testutil.InMemory())
 				config.EnableCache = true
 				iam.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 					if want := "/robot/v1/metadata/x509/" + account; r.RequestURI != want {
@@ -299,7 +300,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 					}
 					next.ServeHTTP(w, r)
 				})
-				kms, client := startKMS(t, testutil.InMemory())
+				kms, client := start.KMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -349,7 +350,7 @@ func hygieneToken(t *testing.T, header map[string]any) string {
 // TestHygieneHeaders puts hostile values into the other header fields that are
 // read, and into tokens that break half-way.
 func TestHygieneHeaders(t *testing.T) {
-	_, config := startIAM(t)
+	_, config := start.IAM(t)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	var texts []string
 	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hygieneKeyIDs...) {
@@ -382,7 +383,7 @@ func TestHygieneHeaders(t *testing.T) {
 // say what was wrong with it. No error passes that on.
 func TestHygieneEcho(t *testing.T) {
 	t.Run("IAM", func(t *testing.T) {
-		server, config := startIAM(t)
+		server, config := start.IAM(t)
 		server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			var request struct{ Payload string }
 			_ = json.NewDecoder(r.Body).Decode(&request)
@@ -397,7 +398,7 @@ func TestHygieneEcho(t *testing.T) {
 		}
 	})
 	t.Run("Cloud KMS", func(t *testing.T) {
-		server, client := startKMS(t)
+		server, client := start.KMS(t)
 		server.Intercept(func(ctx context.Context, _ string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			switch req := req.(type) {
 			case *kmspb.AsymmetricSignRequest:
@@ -454,12 +455,12 @@ func TestHygieneLogs(t *testing.T) {
 				records := new(hygieneRecords)
 				logger := slog.New(hygieneCounter{handler, records})
 
-				iam, config := startIAM(t, testutil.InMemory())
+				iam, config := start.IAM(t, testutil.InMemory())
 				iam.SetCertificateHeader(http.Header{"Cache-Control": {"max-age=300"}})
 				config.EnableCache, config.Logger = true, logger
 				ofIAM := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 				text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
-				kms, client := startKMS(t, testutil.InMemory())
+				kms, client := start.KMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -552,7 +553,7 @@ func (c hygieneCounter) Handle(ctx context.Context, record slog.Record) error {
 // TestHygieneRedirects checks that certificates come over https all the way, and
 // that the plain server at the end of a redirect isn't even asked.
 func TestHygieneRedirects(t *testing.T) {
-	iam, config := startIAM(t)
+	iam, config := start.IAM(t)
 	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
 

@@ -17,6 +17,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // fuzzKey is a key that is the same in each process, so that what fuzzing finds
@@ -29,7 +30,7 @@ func fuzzKey() ed25519.PrivateKey {
 // fuzzKMS starts a Cloud KMS server whose one version has fuzzKey, and returns
 // the Keyfuncs of that version and of its CryptoKey.
 func fuzzKMS(f *testing.F) (version string, keyfuncs []jwt.Keyfunc) {
-	server, client := startKMS(f)
+	server, client := start.KMS(f)
 	version, err := server.CreateKey("fuzz", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	if err != nil {
 		f.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // iamOwnKey are Keyfuncs of all kinds that take certKey for the signer's only
@@ -40,7 +41,7 @@ var iamOwnKey = []struct {
 		return gcpjwt.AppEngineVerifyKeyfunc(server.Context(t.Context()), false, 0), "k"
 	}},
 	{"KMS", func(t *testing.T) (jwt.Keyfunc, string) {
-		server, client := startKMS(t)
+		server, client := start.KMS(t)
 		version := createKey(t, server, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			response, err := next(ctx, req)
@@ -286,7 +287,7 @@ func TestKeyfuncWithoutConfig(t *testing.T) {
 
 // v2's misspelt names do what the others do.
 func TestMisspeltKeyfuncs(t *testing.T) {
-	_, config := startIAM(t)
+	_, config := start.IAM(t)
 	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { //nolint:staticcheck // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: %v", err)
@@ -307,7 +308,7 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 		t.Errorf("AppEngineVerfiyKeyfunc: %d requests, want one for the cached ones and 2", got)
 	}
 
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	key := &gcpjwt.KMSConfig{KeyPath: createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
 	text = sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) //nolint:staticcheck // deprecated
@@ -377,7 +378,7 @@ func TestKeyfuncKeyTypes(t *testing.T) {
 		})
 	}
 
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	for _, test := range []struct {
 		algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
 		method    jwt.SigningMethod
@@ -453,7 +454,7 @@ func TestKeyfuncAfterOverride(t *testing.T) {
 		})
 	}
 
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	for alias, algorithm := range map[string]kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
 		"KMSRS256":   kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256,
 		"KMSPS256":   kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,

@@ -25,6 +25,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsFault is damage done to the response of an RPC.
@@ -146,7 +147,7 @@ func TestKMSIntegrityOfSigning(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s/%d bad", fault.rpc, fault.name, bad), func(t *testing.T) {
 				t.Parallel()
 				row := kmsRowOf(fault.algorithm)
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				version := kmsCreate(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
 				text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(row.method))
@@ -203,7 +204,7 @@ func TestKMSIntegrityOfPublicKeys(t *testing.T) {
 		for _, bad := range []int{2, 3} {
 			t.Run(fmt.Sprintf("%s/%d bad", fault.name, bad), func(t *testing.T) {
 				t.Parallel()
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				version := kmsCreate(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
 				_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
@@ -240,7 +241,7 @@ func TestKMSIntegrityOfMacVerify(t *testing.T) {
 			for _, bad := range []int{2, 3} {
 				t.Run(fmt.Sprintf("%s/forged=%t/%d bad", tt.name, forged, bad), func(t *testing.T) {
 					t.Parallel()
-					server, client := startKMS(t)
+					server, client := start.KMS(t)
 					version := kmsCreate(t, server, kmsHMAC256)
 					text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 					if forged {
@@ -301,7 +302,7 @@ func TestKMSIntegrityOfList(t *testing.T) {
 		for _, bad := range []int{2, 3} {
 			t.Run(fmt.Sprintf("%s/%d bad", tt.name, bad), func(t *testing.T) {
 				t.Parallel()
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				version := kmsCreate(t, server, kmsP256)
 				kmsSpoil(server, "ListCryptoKeyVersions", bad, kmsDamage(func(r *kmspb.ListCryptoKeyVersionsResponse) {
 					r.CryptoKeyVersions[0].Name = tt.rename(version)
@@ -324,7 +325,7 @@ func TestKMSIntegrityOfList(t *testing.T) {
 // A filter that isn't honoured does no harm.
 func TestKMSListIgnoresFilter(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsP256)
 	for range 2 {
 		if _, err := server.CreateVersion(cryptoKeyOf(version)); err != nil {
@@ -411,7 +412,7 @@ func TestKMSMissingPermission(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, tt.algorithm)
 			server.Deny(tt.permission)
 			config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
@@ -436,7 +437,7 @@ func TestKMSSignerMayNotReadPublicKeys(t *testing.T) {
 			row := kmsRowOf(algorithm)
 			t.Run(fmt.Sprintf("%s/rotating=%t", row.alg, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				version := kmsCreate(t, server, algorithm)
 				server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 				path, reads := version, 1
@@ -461,7 +462,7 @@ func TestKMSSignerMayNotReadPublicKeys(t *testing.T) {
 func TestKMSPermissionGranted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server, client := startKMS(t, testutil.InMemory())
+		server, client := start.KMS(t, testutil.InMemory())
 		version := kmsCreate(t, server, kmsPSS2048)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 		ctx := kmsContext(t.Context(), client, version)
@@ -485,7 +486,7 @@ func TestKMSPublicKeyUnreadable(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.Unauthenticated, codes.FailedPrecondition, codes.InvalidArgument} {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, kmsP256)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				if method == "GetPublicKey" {
@@ -528,7 +529,7 @@ func TestKMSUnusableVersion(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%s/used before=%t", row.alg, tt.name, used), func(t *testing.T) {
 					t.Parallel()
-					server, client := startKMS(t)
+					server, client := start.KMS(t)
 					version := kmsCreate(t, server, algorithm)
 					if used {
 						sign(t, kmsContext(t.Context(), client, version), row.method, nil)
@@ -569,7 +570,7 @@ func TestKMSUnusableVersion(t *testing.T) {
 
 func TestKMSUnknownCryptoKey(t *testing.T) {
 	t.Parallel()
-	_, client := startKMS(t)
+	_, client := start.KMS(t)
 	config := &gcpjwt.KMSConfig{KeyPath: "projects/test/locations/global/keyRings/test/cryptoKeys/missing", KMSClient: client}
 	_, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), config), jwt.New(gcpjwt.SigningMethodKMSES256))
 	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "KeyPath") {
@@ -688,7 +689,7 @@ func TestKMSContextEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s/rotating=%t/%s", tt.rpc, tt.algorithm, tt.rotating, how), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, client := startKMS(t, testutil.InMemory())
+					server, client := start.KMS(t, testutil.InMemory())
 					path := kmsCreate(t, server, tt.algorithm)
 					if tt.rotating {
 						path = cryptoKeyOf(path)
@@ -736,7 +737,7 @@ func TestKMSVerifyKeyfuncContextEnds(t *testing.T) {
 		t.Run(rpc, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, client := startKMS(t, testutil.InMemory())
+				server, client := start.KMS(t, testutil.InMemory())
 				path := kmsCreate(t, server, kmsP256)
 				if rpc == "ListCryptoKeyVersions" {
 					path = cryptoKeyOf(path)
@@ -774,7 +775,7 @@ func TestKMSDataLimit(t *testing.T) {
 		}
 		t.Run(row.alg, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, row.algorithm)
 			ctx := kmsContext(t.Context(), client, version)
 

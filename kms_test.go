@@ -36,6 +36,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 type kmsAlgorithm = kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
@@ -215,7 +216,7 @@ func kmsOverride(t *testing.T, m *gcpjwt.SigningMethodKMS) {
 func TestKMSAlgorithms(t *testing.T) {
 	for _, row := range kmsRows {
 		t.Run(row.algorithm.String(), func(t *testing.T) {
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, row.algorithm)
 			ctx := kmsContext(t.Context(), client, version)
 			pinned := kmsKeyfunc(t, t.Context(), client, version)
@@ -306,7 +307,7 @@ func TestKMSTokensWithStockJWT(t *testing.T) {
 		}
 		t.Run(row.algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, row.algorithm)
 			text := sign(t, kmsContext(t.Context(), client, version), row.method, jwt.MapClaims{"sub": "süße <&>"})
 			token, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return server.PublicKey(version), nil },
@@ -392,7 +393,7 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 						s := bytes.Repeat([]byte{first}, half)
 						clear(s[:zeros])
 						var public *ecdsa.PublicKey
-						server, client := startKMS(t)
+						server, client := start.KMS(t)
 						version := kmsCreate(t, server, tt.algorithm)
 						server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 							resp, err := next(ctx, req)
@@ -434,7 +435,7 @@ func TestKMSSignsHeaderAndPayload(t *testing.T) {
 	for _, row := range kmsRows {
 		t.Run("B03/"+row.algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, row.algorithm)
 			var (
 				mu   sync.Mutex
@@ -482,7 +483,7 @@ func TestKMSSignatureEncoding(t *testing.T) {
 		row := kmsRowOf(algorithm)
 		t.Run("B03/"+row.alg, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, algorithm)
 			odd := append([]byte{0xfb, 0xff, 0xfe}, make([]byte, row.size-3)...)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
@@ -534,7 +535,7 @@ func TestKMSAlgorithmMismatch(t *testing.T) {
 		for _, rotating := range []bool{false, true} {
 			t.Run(fmt.Sprintf("B04/%s on %s/rotating=%t", tt.method.Alg(), tt.key, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				path := kmsCreate(t, server, tt.key)
 				if rotating {
 					path = cryptoKeyOf(path)
@@ -588,7 +589,7 @@ func TestKMSOtherPurpose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%s on %s", tt.method.Alg(), tt.key), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, tt.key)
 			text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(tt.method))
 			switch {
@@ -606,7 +607,7 @@ func TestKMSOtherPurpose(t *testing.T) {
 // B07: however many signatures, one connection and no goroutine of its own, and
 // the client stays open. Not parallel, as it counts goroutines.
 func TestKMSManySignaturesOneConnection(t *testing.T) {
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsP256)
 	public := server.PublicKey(version)
 	one := func(path string) {
@@ -656,7 +657,7 @@ func TestKMSPSSSaltLength(t *testing.T) {
 		t.Run("B08/"+algorithm.String(), func(t *testing.T) {
 			t.Parallel()
 			row := kmsRowOf(algorithm)
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, algorithm)
 			signingString, sig := kmsSplit(t, sign(t, kmsContext(t.Context(), client, version), row.method, nil))
 			h := row.digest.New()
@@ -702,7 +703,7 @@ func TestKMSPSSSaltLength(t *testing.T) {
 // R02: a signature is one call, and a verification none.
 func TestKMSCallsPerToken(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsP256)
 	for range 100 {
 		text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSES256, nil)
@@ -719,7 +720,7 @@ func TestKMSCallsPerToken(t *testing.T) {
 // R02: fifty callers that come at once share the one read.
 func TestKMSConcurrentFirstUse(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsP256)
 	var group sync.WaitGroup
 	for range 50 {
@@ -741,7 +742,7 @@ func TestKMSResourceExhausted(t *testing.T) {
 	for _, rpc := range []string{"AsymmetricSign", "GetPublicKey"} {
 		t.Run("R02/"+rpc, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, kmsP256)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				if method == rpc {
@@ -769,7 +770,7 @@ func TestKMSResourceExhausted(t *testing.T) {
 // R03: one destroyed version doesn't stop the verifier; it takes one to be left.
 func TestKMSDestroyedVersion(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	first := kmsCreate(t, server, kmsP256)
 	old := sign(t, kmsContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
 	second, err := server.CreateVersion(cryptoKeyOf(first))
@@ -802,7 +803,7 @@ func TestKMSDestroyedVersion(t *testing.T) {
 // and what that read no longer shows is refused.
 func TestKMSRotationSeenByVerifier(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	a := kmsCreate(t, server, kmsP256)
 	byA := sign(t, kmsContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(a))
@@ -834,7 +835,7 @@ func TestKMSRotationSeenByVerifier(t *testing.T) {
 // contexts made of it, and a configuration made for each call costs nothing.
 func TestKMSConfigIsNotChanged(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsEd25519)
 	config := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
 	ctx := gcpjwt.NewKMSContext(t.Context(), config)
@@ -866,7 +867,7 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 // A configuration that cannot work is refused before any call.
 func TestKMSNegativeKeyRefresh(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsP256)
 	for _, path := range []string{version, cryptoKeyOf(version)} {
 		config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, KeyRefresh: -time.Second}
@@ -888,7 +889,7 @@ func TestKMSNegativeKeyRefresh(t *testing.T) {
 // key's own (B10).
 func TestKMSKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsPKCS2048)
 	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSRS256, nil)
 	keyfuncs := map[string]jwt.Keyfunc{

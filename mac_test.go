@@ -24,6 +24,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsSignBare signs without a kid, which only SignedString sets.
@@ -70,7 +71,7 @@ func TestKMSMac(t *testing.T) {
 		for _, rotating := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/rotating=%t", row.alg, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				path := kmsCreate(t, server, row.algorithm)
 				version := path
 				if rotating {
@@ -162,7 +163,7 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 		}
 		t.Run(row.alg, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, row.algorithm)
 			ctx := kmsContext(t.Context(), client, version)
 			for name, path := range map[string]string{"version": version, "CryptoKey": cryptoKeyOf(version)} {
@@ -208,7 +209,7 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 // A token that is too long for Cloud KMS cannot be one that it signed.
 func TestKMSMacOfLongToken(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsHMAC256)
 	keyfunc := kmsKeyfunc(t, t.Context(), client, version)
 	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
@@ -243,7 +244,7 @@ func TestKMSMacOutage(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/rotating=%t", tt.name, rotating), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, client := startKMS(t, testutil.InMemory())
+					server, client := start.KMS(t, testutil.InMemory())
 					path := kmsCreate(t, server, kmsHMAC256)
 					if rotating {
 						path = cryptoKeyOf(path)
@@ -285,7 +286,7 @@ func kmsFail(code codes.Code) func(server *testutil.KMS) {
 // A token without kid is tried with each version.
 func TestKMSMacWithoutKeyID(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	first := kmsCreate(t, server, kmsHMAC256)
 	second, err := server.CreateVersion(cryptoKeyOf(first))
 	if err != nil {
@@ -363,7 +364,7 @@ func TestKMSMacWithPublicKeyAsSecret(t *testing.T) {
 				if overridden {
 					kmsOverride(t, gcpjwt.SigningMethodKMSHS256)
 				}
-				server, client := startKMS(t)
+				server, client := start.KMS(t)
 				version := kmsCreate(t, server, algorithm)
 				der, err := mldsax509.MarshalPKIXPublicKey(server.PublicKey(version))
 				if err != nil {
@@ -413,7 +414,7 @@ func TestKMSMacVerifyTakesNoSecret(t *testing.T) {
 // A Keyfunc of a MAC key refuses tokens of other algorithms without a call.
 func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsHMAC256)
 	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 	for _, path := range []string{version, cryptoKeyOf(version)} {
@@ -436,7 +437,7 @@ func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 // Many tokens at once: each has its own answer.
 func TestKMSMacConcurrent(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := kmsCreate(t, server, kmsHMAC256)
 	ctx := kmsContext(t.Context(), client, cryptoKeyOf(version))
 	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version))
@@ -466,7 +467,7 @@ func TestKMSMacOrDisabled(t *testing.T) {
 	for _, algorithm := range []kmsAlgorithm{kmsP256, kmsHMAC256} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, algorithm)
 			server.SetState(version, kmsDisabled)
 			_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
@@ -484,7 +485,7 @@ func TestKMSMacPermissions(t *testing.T) {
 	for _, rotating := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rotating=%t", rotating), func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			path := kmsCreate(t, server, kmsHMAC256)
 			text := sign(t, kmsContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
 			if rotating {

@@ -15,6 +15,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 var kmsMLDSA = []struct {
@@ -38,7 +39,7 @@ func TestMLDSARegisteredName(t *testing.T) {
 			if got := tt.row.method.Alg(); got != tt.row.alias {
 				t.Errorf("the variable's Alg = %q before Override, want %q", got, tt.row.alias)
 			}
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, tt.row.algorithm)
 			ctx := kmsContext(t.Context(), client, version)
 			keyfunc := kmsKeyfunc(t, t.Context(), client, version)
@@ -155,7 +156,7 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server, client := startKMS(t)
+			server, client := start.KMS(t)
 			version := kmsCreate(t, server, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
 			text := sign(t, kmsContext(t.Context(), kmsClient(t, server), version), gcpjwt.SigningMethodKMSMLDSA65, nil)
 			var (
@@ -188,7 +189,7 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 // post-quantum keys, verifies all of them, each with its own.
 func TestMLDSAMigration(t *testing.T) {
 	t.Parallel()
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	classic := kmsCreate(t, server, kmsP256)
 	cryptoKey := cryptoKeyOf(classic)
 	byVersion := map[string]kmsRow{classic: kmsRowOf(kmsP256)}

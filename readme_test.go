@@ -20,6 +20,7 @@ import (
 	"golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
@@ -66,7 +67,7 @@ func readmeMiddleware(keyfunc jwt.Keyfunc) http.Handler {
 }
 
 func TestReadmeKMS(t *testing.T) {
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	key := cryptoKeyOf(createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
 	config := &gcpjwt.KMSConfig{KeyPath: key, KMSClient: client}
 
@@ -114,7 +115,7 @@ func readmeIAM(ctx context.Context) (jwt.Keyfunc, *gcpjwt.IAMConfig) {
 }
 
 func TestReadmeIAM(t *testing.T) {
-	server, reachable := startIAM(t)
+	server, reachable := start.IAM(t)
 	_, config := readmeIAM(t.Context())
 	if _, err := server.CreateAccount(config.ServiceAccount); err != nil {
 		t.Fatal(err)
@@ -163,7 +164,7 @@ func rotationVerifier(ctx context.Context, client *kms.KeyManagementClient, key 
 }
 
 func TestRotationSnippet(t *testing.T) {
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	version := createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	keyfunc, err := rotationVerifier(t.Context(), client, cryptoKeyOf(version), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -17,11 +17,13 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
-	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // A token that is signed again gets the kid of the version that then signs.
@@ -51,7 +53,7 @@ func TestSignAgainAfterRotation(t *testing.T) {
 
 // The same with a service account whose key has changed.
 func TestSignAgainWithSignBlob(t *testing.T) {
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"n": 1})
 	if _, err := gcpjwt.SignedString(ctx, token); err != nil {
@@ -91,7 +93,7 @@ func TestExpiresLongAgo(t *testing.T) {
 // If one version that may have signed cannot be asked, another that is disabled
 // is no reason to refuse the token.
 func TestMACOutageOutweighsDisabledVersion(t *testing.T) {
-	server, client := startKMS(t)
+	server, client := start.KMS(t)
 	first := kmsCreate(t, server, kmsHMAC256)
 	second, _ := server.CreateVersion(cryptoKeyOf(first))
 	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
@@ -112,7 +114,7 @@ func TestMACOutageOutweighsDisabledVersion(t *testing.T) {
 // The time limit is for the verification, not for each version that it asks.
 func TestMACVerificationIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := startKMS(t, testutil.InMemory())
+		server, client := start.KMS(t, testutil.InMemory())
 		first := kmsCreate(t, server, kmsHMAC256)
 		for range 9 {
 			server.CreateVersion(cryptoKeyOf(first))
@@ -150,7 +152,7 @@ func TestIncompleteKeySet(t *testing.T) {
 
 // A server that repeats the decoded payload doesn't get it into an error.
 func TestSignBlobEcho(t *testing.T) {
-	server, config := startIAM(t)
+	server, config := start.IAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	server.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		var body struct{ Payload string }
@@ -206,7 +208,7 @@ func TestTransportEndsItsGoroutine(t *testing.T) {
 // A signer that may not read public keys goes on if it cannot even ask.
 func TestSignerWithoutPublicKeysInOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := startKMS(t, testutil.InMemory())
+		server, client := start.KMS(t, testutil.InMemory())
 		version := kmsCreate(t, server, kmsP256)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 		ctx := kmsContext(t.Context(), client, version)

@@ -23,6 +23,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // The times that the documentation promises.
@@ -47,7 +48,7 @@ func kmsBubble(t *testing.T, f func(rig *kmsRig)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(time.Minute) // so that what runs in the background ends
-		server, client := startKMS(t, testutil.InMemory())
+		server, client := start.KMS(t, testutil.InMemory())
 		rig := &kmsRig{T: t, server: server, client: client}
 		rig.cryptoKey = cryptoKeyOf(kmsCreate(t, server, kmsP256))
 		time.Sleep(time.Hour)

@@ -28,6 +28,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 var (
@@ -470,7 +471,7 @@ var soakMethods = []struct {
 // addKMS adds a Cloud KMS server, and two signers of each method: one by a
 // version's path, one by a CryptoKey's.
 func (s *soak) addKMS(t *testing.T) {
-	kmsServer, client := startKMS(t, testutil.InMemory())
+	kmsServer, client := start.KMS(t, testutil.InMemory())
 	server := &soakServer{name: "Cloud KMS", restart: kmsServer.Restart}
 	fail := func(code codes.Code) soakFault {
 		return soakFault{name: code.String(), grpc: func(context.Context, proto.Message, testutil.KMSHandler) (proto.Message, error) {
@@ -638,7 +639,7 @@ func newSoakAccount(kid string) *soakAccount {
 
 // addIAM adds an IAM Credentials server and a signer of each of its methods.
 func (s *soak) addIAM(t *testing.T) {
-	iam, config := startIAM(t, testutil.InMemory())
+	iam, config := start.IAM(t, testutil.InMemory())
 	iam.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", soakRefresh/time.Second)}})
 	config.EnableCache = true
 	config.StaleIfError = soakRefresh

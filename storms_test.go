@@ -23,6 +23,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // A stormFault is how the origin of public keys fails.
@@ -70,7 +71,7 @@ var stormOrigins = []struct {
 }
 
 func startStormCertificates(t *testing.T) *stormOrigin {
-	server, config := startIAM(t, testutil.InMemory())
+	server, config := start.IAM(t, testutil.InMemory())
 	o := &stormOrigin{name: "certificates", fresh: 6 * time.Hour, stale: time.Hour, cooldown: time.Minute}
 	config.EnableCache = true
 	var refused atomic.Int64
@@ -118,7 +119,7 @@ type stormTransport func(*http.Request) (*http.Response, error)
 func (f stormTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func startStormCryptoKey(t *testing.T) *stormOrigin {
-	server, client := startKMS(t, testutil.InMemory())
+	server, client := start.KMS(t, testutil.InMemory())
 	version, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	if err != nil {
 		t.Fatal(err)
@@ -680,7 +681,7 @@ func TestStormOneHangs(t *testing.T) {
 		t.Run(fmt.Sprintf("certificates, rotation %v", rotates), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, config := startIAM(t, testutil.InMemory())
+				server, config := start.IAM(t, testutil.InMemory())
 				token := func() *string {
 					text := sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
 					return &text
@@ -721,7 +722,7 @@ func TestStormOneHangs(t *testing.T) {
 		t.Run(fmt.Sprintf("CryptoKey, rotation %v", rotates), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, client := startKMS(t, testutil.InMemory())
+				server, client := start.KMS(t, testutil.InMemory())
 				signer := faultClient(t, server)
 				var configs [signers]*gcpjwt.KMSConfig
 				var texts [signers]atomic.Pointer[string]
@@ -783,7 +784,7 @@ func TestStormSigning(t *testing.T) {
 				if fault != stormNone {
 					signers = 500
 				}
-				server, client := startKMS(t, testutil.InMemory())
+				server, client := start.KMS(t, testutil.InMemory())
 				version, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -877,7 +878,7 @@ func TestStormSigning(t *testing.T) {
 // signs.
 func TestStormDisabledTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := startKMS(t, testutil.InMemory())
+		server, client := start.KMS(t, testutil.InMemory())
 		first, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 		if err != nil {
 			t.Fatal(err)

@@ -17,15 +17,16 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
 // Tokens of each kind of signer pass, with no method overridden.
 func TestSigners(t *testing.T) {
 	_, iam := startIAM(t)
-	_, es256 := startKMS(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	_, hs256 := startKMS(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
-	_, mldsa := startKMS(t, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
+	_, es256 := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	_, hs256 := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	_, mldsa := start.KMSKey(t, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
 	iamContext := gcpjwt.NewIAMContext(t.Context(), iam)
 	kmsContext := func(config *gcpjwt.KMSConfig) context.Context { return gcpjwt.NewKMSContext(t.Context(), config) }
 	newHandler := middleware.NewHandler(t.Context(), iam, audience)
@@ -84,7 +85,7 @@ func TestKeysUnavailable(t *testing.T) {
 // A MAC that could not be checked is as good as unknown keys, although jwt calls
 // its signature invalid.
 func TestMACUnavailable(t *testing.T) {
-	server, config := startKMS(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

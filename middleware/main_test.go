@@ -11,19 +11,19 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	account  = "api-signer@test.iam.gserviceaccount.com"
+	account  = start.Account
 	audience = "https://api.example.com"
 )
 
@@ -131,51 +131,12 @@ func check(t testing.TB, w *httptest.ResponseRecorder, want answer) {
 	}
 }
 
-// startIAM starts an IAM Credentials server with account on it, and returns a
-// configuration that reaches it and caches certificates.
+// startIAM is start.IAM with a configuration that caches certificates.
 func startIAM(t testing.TB, opts ...testutil.Option) (*testutil.IAM, *gcpjwt.IAMConfig) {
 	t.Helper()
-	server, err := testutil.NewIAM(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	if _, err := server.CreateAccount(account); err != nil {
-		t.Fatal(err)
-	}
-	service, err := server.Service(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server, &gcpjwt.IAMConfig{
-		ServiceAccount: account,
-		IAMType:        gcpjwt.IAMJwtType,
-		IAMService:     service,
-		EnableCache:    true,
-		Client:         server.Client(),
-		CertificateURL: server.CertificateURL(),
-	}
-}
-
-// startKMS starts a Cloud KMS server with one key of an algorithm, and returns a
-// configuration that reaches it.
-func startKMS(t testing.TB, algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, opts ...testutil.Option) (*testutil.KMS, *gcpjwt.KMSConfig) {
-	t.Helper()
-	server, err := testutil.NewKMS(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	version, err := server.CreateKey("key", algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return server, &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
+	server, config := start.IAM(t, opts...)
+	config.EnableCache = true
+	return server, config
 }
 
 // signWith signs a token for audience, which expires in an hour.

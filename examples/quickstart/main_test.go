@@ -1,15 +1,14 @@
 package main
 
 import (
-	"context"
 	"regexp"
 	"strings"
 	"testing"
 
-	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestRun(t *testing.T) {
@@ -30,27 +29,6 @@ func TestRunArguments(t *testing.T) {
 	}
 }
 
-// startKMS starts a server with one key and returns a client and the name of the
-// key's version.
-func startKMS(t *testing.T, algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) (*testutil.KMS, *kms.KeyManagementClient, string) {
-	t.Helper()
-	server, err := testutil.NewKMS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	version, err := server.CreateKey("key", algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return server, client, version
-}
-
 func TestKMSKeyPaths(t *testing.T) {
 	for _, algorithm := range []kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
 		kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256,
@@ -58,7 +36,8 @@ func TestKMSKeyPaths(t *testing.T) {
 		kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65,
 	} {
 		t.Run(algorithm.String(), func(t *testing.T) {
-			server, client, first := startKMS(t, algorithm)
+			server, config := start.KMSKey(t, algorithm)
+			client, first := config.KMSClient, config.KeyPath
 			cryptoKey, _, _ := strings.Cut(first, "/cryptoKeyVersions/")
 			for range 10 { // 11 comes after 9, and is the one to find
 				if _, err := server.CreateVersion(cryptoKey); err != nil {
@@ -101,7 +80,8 @@ func TestFailures(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			server, client, version := startKMS(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+			server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+			client, version := config.KMSClient, config.KeyPath
 			test.spoil(server, version)
 			var out strings.Builder
 			err := compare(t.Context(), []candidate{kmsCandidate(client, version)}, &out)
@@ -122,7 +102,8 @@ func TestFailures(t *testing.T) {
 
 // A token with another signature must not pass the check without gcpjwt.
 func TestStockCheck(t *testing.T) {
-	_, client, version := startKMS(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	_, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	client, version := config.KMSClient, config.KeyPath
 	s, err := kmsCandidate(client, version).open(t.Context())
 	if err != nil {
 		t.Fatal(err)
