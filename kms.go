@@ -304,7 +304,7 @@ func (m *SigningMethodKMS) call(ctx context.Context, client *kms.KeyManagementCl
 		return nil, fmt.Errorf("gcpjwt: %s signs at most %d bytes of header and payload, not %d: use fewer or shorter claims", m.alias, maxData, len(signingString))
 	}
 	if m.input == sendMAC {
-		return macSign(ctx, client, name, []byte(signingString))
+		return macSign(ctx, client, name, signingString)
 	}
 
 	request := &kmspb.AsymmetricSignRequest{Name: name}

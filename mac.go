@@ -25,8 +25,9 @@ var (
 	SigningMethodKMSHS512 = kmsMethod("KMSHS512") // HS512: HMAC_SHA512
 )
 
-func macSign(ctx context.Context, client *kms.KeyManagementClient, name string, data []byte) ([]byte, error) {
-	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)", string(data)}
+func macSign(ctx context.Context, client *kms.KeyManagementClient, name, signingString string) ([]byte, error) {
+	op := kmsCall{ctx, "sign with", name, "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)", signingString}
+	data := []byte(signingString)
 	request := &kmspb.MacSignRequest{Name: name, Data: data, DataCrc32C: checksum(data)}
 	var mac []byte
 	err := op.attempt(func() error {
@@ -85,7 +86,7 @@ func (v macVerifier) Verify(signingString string, sig []byte, key any) error {
 	defer cancel()
 	var failure error
 	for _, name := range k.names {
-		good, err := macVerify(ctx, k.client, name, []byte(signingString), sig)
+		good, err := macVerify(ctx, k.client, name, signingString, sig)
 		if good {
 			return nil
 		}
@@ -121,8 +122,9 @@ func macKeyFromContext(ctx context.Context, alg string) (*macKey, error) {
 }
 
 // macVerify asks Cloud KMS whether a version made mac.
-func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string, data, mac []byte) (good bool, err error) {
-	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)", string(data)}
+func macVerify(ctx context.Context, client *kms.KeyManagementClient, name, signingString string, mac []byte) (good bool, err error) {
+	op := kmsCall{ctx, "verify with", name, "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)", signingString}
+	data := []byte(signingString)
 	request := &kmspb.MacVerifyRequest{
 		Name: name,
 		Data: data, DataCrc32C: checksum(data),
@@ -158,7 +160,7 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name string
 func probeMAC(ctx context.Context, client *kms.KeyManagementClient, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	_, err := macVerify(ctx, client, name, []byte{0}, make([]byte, crypto.SHA256.Size()))
+	_, err := macVerify(ctx, client, name, "x", make([]byte, crypto.SHA256.Size()))
 	if status.Code(err) == codes.InvalidArgument {
 		return nil // a MAC key, but not of SHA-256
 	}
