@@ -65,6 +65,9 @@ func (r *registry[K, V]) get(key K, make func() *V) *V {
 		return value
 	}
 	made := &entry[K, V]{key, make()}
+	if last := r.last.Load(); last != nil {
+		r.entries.Get(last.key) // is in use, though entries hasn't seen it
+	}
 	if previous, ok, _ := r.entries.PeekOrAdd(key, made); ok {
 		return previous.value
 	}

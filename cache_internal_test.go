@@ -26,7 +26,15 @@ func TestRegistryIsBounded(t *testing.T) {
 	if _, ok := r.peek(1); ok {
 		t.Error("the value that was used least recently is still there")
 	}
-	last := registrySize + 99
+	for key := range registrySize + 100 { // that are new, so nobody else is looked up
+		r.peek(0)
+		r.get(-1-key, zero)
+	}
+	r.peek(-registrySize)
+	if value, ok := r.peek(0); !ok || value != first {
+		t.Error("the value in constant use is gone")
+	}
+	last := -1 - (registrySize + 99)
 	if _, ok := r.peek(last); !ok {
 		t.Error("the value that was used last is gone")
 	}

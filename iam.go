@@ -307,11 +307,7 @@ func signJWT(ctx context.Context, config *IAMConfig, signingString string) ([]by
 	if err != nil {
 		return nil, fmt.Errorf("gcpjwt: signJwt needs a signing string of base64url parts: %w", jwt.ErrTokenMalformed)
 	}
-	claims, err := decodeClaims(payload)
-	if err != nil {
-		return nil, fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)
-	}
-	if err := checkExpiry(jwt.MapClaims(claims), time.Now()); err != nil {
+	if err := checkExpiry(nil, payload, time.Now()); err != nil {
 		return nil, err
 	}
 	signed, err := signPayload(ctx, config, payload)
@@ -334,10 +330,10 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 	if err != nil {
 		return "", err
 	}
-	if payload[0] != '{' { // null for a nil pointer, too
-		return "", fmt.Errorf("gcpjwt: signJwt needs claims that are a JSON object: %w", jwt.ErrTokenInvalidClaims)
+	if payload[0] != '{' { // but null, of a nil map or pointer
+		return "", fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", jwt.ErrTokenInvalidClaims)
 	}
-	if err := checkExpiry(token.Claims, time.Now()); err != nil {
+	if err := checkExpiry(token.Claims, payload, time.Now()); err != nil {
 		return "", err
 	}
 	signed, err := signPayload(ctx, config, payload)
@@ -412,30 +408,17 @@ func parseSignedJWT(raw, kid string) (signed signedJWT, err error) {
 // signJwt's limit on how far exp may be ahead.
 const maxExpiry = 12 * time.Hour
 
-// checkExpiry refuses what signJwt would refuse, with the reason.
-func checkExpiry(claims jwt.Claims, now time.Time) error {
-	var (
-		text []byte // of exp, as signJwt will see it
-		err  error
-	)
-	switch claims := claims.(type) {
-	case jwt.MapClaims: // whose GetExpirationTime takes no int64
-		exp, ok := claims["exp"]
-		if !ok {
-			return nil
-		}
-		text, err = json.Marshal(exp)
-	default:
-		exp, getErr := claims.GetExpirationTime()
-		if exp == nil || getErr != nil {
-			return getErr
-		}
-		text, err = exp.MarshalJSON()
+// checkExpiry refuses what signJwt would refuse, with the reason. claims are nil if
+// payload is all that is known of them.
+func checkExpiry(claims jwt.Claims, payload []byte, now time.Time) error {
+	text, err := expiryOf(claims, payload)
+	if err != nil {
+		return fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)
 	}
-	var exp int64
-	if err == nil {
-		exp, err = strconv.ParseInt(string(text), 10, 64)
+	if text == nil {
+		return nil
 	}
+	exp, err := strconv.ParseInt(string(text), 10, 64)
 	switch {
 	case err != nil:
 		return fmt.Errorf("gcpjwt: signJwt needs an integer as exp: %w", jwt.ErrInvalidType)
@@ -447,30 +430,43 @@ func checkExpiry(claims jwt.Claims, now time.Time) error {
 	return nil
 }
 
+// expiryOf returns exp as it stands in payload, which is what claims are in JSON; nil
+// if it doesn't. Of claims of jwt's own types it is known without reading all of
+// payload again. Of others GetExpirationTime may say something else.
+func expiryOf(claims jwt.Claims, payload []byte) ([]byte, error) {
+	switch claims := claims.(type) {
+	case jwt.MapClaims:
+		if exp, ok := claims["exp"]; ok {
+			return json.Marshal(exp)
+		}
+		return nil, nil
+	case jwt.RegisteredClaims:
+		if claims.ExpiresAt != nil {
+			return claims.ExpiresAt.MarshalJSON()
+		}
+		return nil, nil
+	}
+	var fields map[string]json.RawMessage // a struct's field would match EXP too
+	err := json.Unmarshal(payload, &fields)
+	return fields["exp"], err
+}
+
 // sameClaims reports whether got holds the claims of want, and nothing else but
 // an exp that Google may add where there is none.
 func sameClaims(want, got []byte) bool {
 	if bytes.Equal(want, got) {
 		return true
 	}
-	asked, err := decodeClaims(want)
-	if err != nil {
-		return false
+	var claims [2]map[string]any
+	for i, data := range [][]byte{want, got} {
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.UseNumber()
+		if decoder.Decode(&claims[i]) != nil {
+			return false
+		}
 	}
-	signed, err := decodeClaims(got)
-	if err != nil {
-		return false
+	if _, ok := claims[0]["exp"]; !ok {
+		delete(claims[1], "exp")
 	}
-	if _, ok := asked["exp"]; !ok {
-		delete(signed, "exp")
-	}
-	return maps.EqualFunc(asked, signed, func(a, b any) bool { return reflect.DeepEqual(a, b) })
-}
-
-// decodeClaims reads claims, whose numbers stay as they are written.
-func decodeClaims(payload []byte) (claims map[string]any, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(payload))
-	decoder.UseNumber()
-	err = decoder.Decode(&claims)
-	return claims, err
+	return maps.EqualFunc(claims[0], claims[1], func(a, b any) bool { return reflect.DeepEqual(a, b) })
 }

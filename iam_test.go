@@ -295,53 +295,61 @@ func TestIAMJWTExpiry(t *testing.T) {
 	}
 }
 
-// Claims of any type are checked before the call.
+// Claims of any type are checked before the call, by what they are in JSON: methods
+// of claims may say something else, or panic.
 func TestIAMJWTExpiryOfTypedClaims(t *testing.T) {
 	t.Parallel()
 	server, config := start.IAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 	at := func(d time.Duration) jwt.RegisteredClaims {
 		return jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(time.Now().Add(d))}
 	}
 	late := at(13 * time.Hour)
+	type shadowing struct {
+		jwt.RegisteredClaims
+		Exp int64 `json:"exp"`
+	}
 	for name, test := range map[string]struct {
 		claims jwt.Claims
 		want   error // nil: it is signed
 	}{
-		"none":           {jwt.RegisteredClaims{}, nil},
-		"in an hour":     {at(time.Hour), nil},
-		"too late":       {late, jwt.ErrTokenInvalidClaims},
-		"a pointer":      {&late, jwt.ErrTokenInvalidClaims},
-		"embedded":       {struct{ jwt.RegisteredClaims }{at(-time.Hour)}, jwt.ErrTokenExpired},
-		"nil":            {(*jwt.RegisteredClaims)(nil), jwt.ErrTokenInvalidClaims},
-		"no object":      {jwt.MapClaims(nil), jwt.ErrTokenInvalidClaims},
-		"an error":       {wrongClaims{}, errWrongClaims},
-		"not marshalled": {jwt.MapClaims{"exp": math.Inf(1)}, nil},
+		"none":                     {jwt.RegisteredClaims{}, nil},
+		"in an hour":               {at(time.Hour), nil},
+		"in an hour, by pointer":   {&shadowing{Exp: in(time.Hour)}, nil},
+		"too late":                 {late, jwt.ErrTokenInvalidClaims},
+		"too late, by pointer":     {&late, jwt.ErrTokenInvalidClaims},
+		"past, embedded":           {struct{ jwt.RegisteredClaims }{at(-time.Hour)}, jwt.ErrTokenExpired},
+		"past, for the getter":     {shadowing{at(-time.Hour), in(time.Hour)}, nil},
+		"past, but for the getter": {shadowing{at(time.Hour), in(-time.Hour)}, jwt.ErrTokenExpired},
+		"an error of the getter":   {wrongClaims{}, nil},
+		"a panic of the getter": {struct {
+			*jwt.RegisteredClaims
+			Email string `json:"email"`
+		}{Email: "somebody@example.com"}, nil},
+		"map by pointer": {&jwt.MapClaims{"exp": in(time.Hour)}, nil},
+		"past map":       {&jwt.MapClaims{"exp": in(-time.Hour)}, jwt.ErrTokenExpired},
+		"null": {struct {
+			jwt.RegisteredClaims
+			ExpiresAt *jwt.NumericDate `json:"exp"`
+		}{}, jwt.ErrInvalidType},
+		"nil pointer": {(*jwt.RegisteredClaims)(nil), jwt.ErrTokenInvalidClaims},
+		"nil map":     {jwt.MapClaims(nil), jwt.ErrTokenInvalidClaims},
 	} {
 		server.ResetCalls()
 		text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, test.claims))
-		switch {
-		case name == "not marshalled":
-			if err == nil || server.Calls("") != 0 {
-				t.Errorf("%s: got %q, %v after %d calls, want an error before any", name, text, err, server.Calls(""))
-			}
-		case test.want == nil:
-			if err != nil || server.Calls("signJwt") != 1 {
-				t.Errorf("%s: got %v after %d calls, want a token after one", name, err, server.Calls(""))
-			}
-		default:
-			if text != "" || !errors.Is(err, test.want) || server.Calls("") != 0 {
-				t.Errorf("%s: got %q, %v after %d calls, want %v before any", name, text, err, server.Calls(""), test.want)
-			}
+		switch calls := server.Calls(""); {
+		case test.want == nil && (err != nil || calls != 1):
+			t.Errorf("%s: got %v after %d calls, want a token after one", name, err, calls)
+		case test.want != nil && (text != "" || !errors.Is(err, test.want) || calls != 0):
+			t.Errorf("%s: got %q, %v after %d calls, want %v before any", name, text, err, calls, test.want)
 		}
 	}
 }
 
-var errWrongClaims = errors.New("wrong claims")
-
 type wrongClaims struct{ jwt.MapClaims }
 
-func (wrongClaims) GetExpirationTime() (*jwt.NumericDate, error) { return nil, errWrongClaims }
+func (wrongClaims) GetExpirationTime() (*jwt.NumericDate, error) { return nil, jwt.ErrInvalidType }
 
 func (wrongClaims) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
 
@@ -366,7 +374,7 @@ func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {
 func TestIAMJWTNeedsAnObject(t *testing.T) {
 	t.Parallel()
 	server, config := start.IAM(t)
-	for _, payload := range []string{`[]`, `"x"`, `1`, `null`, ``, `{`} {
+	for _, payload := range []string{`[]`, `"x"`, `1`, `null`, ``, `{`, `{}x`, `{}{}`} {
 		signingString := "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload))
 		if _, err := gcpjwt.SigningMethodIAMJWT.Sign(signingString, gcpjwt.NewIAMContext(t.Context(), config)); err == nil {
 			t.Errorf("payload %q: got a signature, want an error", payload)
