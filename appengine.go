@@ -92,6 +92,7 @@ func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx 
 	} else {
 		results := make(chan result, 1)
 		go func() {
+			growStack(0)
 			value, err := call(ctx)
 			results <- result{value, err}
 		}()
@@ -108,6 +109,15 @@ func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx 
 		done.err = fmt.Errorf("%w: %w", context.DeadlineExceeded, done.err)
 	}
 	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, foreign(ctx, done.err, sent))
+}
+
+// growStack makes room for a call through the SDK in one step. The stack of a new
+// goroutine would double several times in that call, and be copied each time.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [6 << 10]byte
+	return room[i]
 }
 
 // appEngineCache holds the app's certificates, by how long they are kept where
