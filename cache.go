@@ -74,9 +74,18 @@ func (r *registry[K, V]) get(key K, make func() *V) *V {
 	return made.value
 }
 
-func (r *registry[K, V]) peek(key K) (*V, bool) {
-	if last := r.last.Load(); last != nil && last.key == key {
+// recent returns the value that was looked up last, if it is the wanted one. It is
+// for callers to whom making a key to look up costs more than comparing.
+func (r *registry[K, V]) recent(wanted func(key K) bool) (*V, bool) {
+	if last := r.last.Load(); last != nil && wanted(last.key) {
 		return last.value, true
+	}
+	return nil, false
+}
+
+func (r *registry[K, V]) peek(key K) (*V, bool) {
+	if value, ok := r.recent(func(last K) bool { return last == key }); ok {
+		return value, true
 	}
 	found, ok := r.entries.Get(key)
 	if !ok {

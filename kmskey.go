@@ -302,7 +302,13 @@ func (c *KMSConfig) knownKey() (kmsKey, bool) {
 	if client == nil || c.KeyRefresh < 0 {
 		return kmsKey{}, false
 	}
-	if version, ok := kmsVersions.peek(kmsVersionID{weak.Make(client), c.KeyPath}); ok {
+	version, ok := kmsVersions.recent(func(id kmsVersionID) bool {
+		return id.name == c.KeyPath && id.client.Value() == client // without the lock of weak.Make
+	})
+	if !ok {
+		version, ok = kmsVersions.peek(kmsVersionID{weak.Make(client), c.KeyPath})
+	}
+	if ok {
 		return kmsKey{client: client, pinned: version}, true
 	}
 	if key, ok := cryptoKeys.peek(c.cryptoKeyID()); ok {
