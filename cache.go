@@ -43,7 +43,7 @@ const (
 // recently used beyond registrySize.
 type registry[K comparable, V any] struct {
 	entries *lru.Cache[K, *entry[K, V]]
-	last    atomic.Pointer[entry[K, V]] // most often the next one too
+	last    atomic.Pointer[entry[K, V]] // was looked up last, and most often is next too
 }
 
 type entry[K comparable, V any] struct {

@@ -217,8 +217,8 @@ func (c *IAMConfig) lastKeyID() *atomic.Pointer[string] {
 	return iamKeyIDs.get(c.signerID(), func() *atomic.Pointer[string] { return new(atomic.Pointer[string]) })
 }
 
-// The IAM Credentials client doesn't retry by itself.
-const iamTimeout = time.Minute // where the caller sets no deadline
+// iamTimeout bounds a call, with all its attempts, where the caller sets no deadline.
+const iamTimeout = time.Minute
 
 // iamRetryable are answers that say nothing about the request (AIP-194).
 var iamRetryable = []int{
@@ -226,8 +226,9 @@ var iamRetryable = []int{
 	http.StatusServiceUnavailable, http.StatusGatewayTimeout,
 }
 
-// callIAM makes a call to the IAM Credentials API, named by its REST method. sent
-// is what must not be repeated in an error.
+// callIAM makes a call to the IAM Credentials API, named by its REST method, and
+// repeats it while the answer is one of iamRetryable, which the client doesn't do by
+// itself. sent is what must not be repeated in an error.
 func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error, sent ...string) error {
 	service, err := defaultIAMService.get(ctx, config.IAMService)
 	if err != nil {
@@ -244,17 +245,18 @@ func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx 
 		defer cancel()
 	}
 	backoff := gax.Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second, Multiplier: 2}
-	var answer *googleapi.Error
 	for {
 		if err = call(ctx, service, prefix+config.ServiceAccount, delegates); err == nil {
 			return nil
 		}
+		var answer *googleapi.Error
 		if !errors.As(err, &answer) || !slices.Contains(iamRetryable, answer.Code) || gax.Sleep(ctx, backoff.Pause()) != nil {
 			break
 		}
 	}
 	err = foreign(ctx, err, sent...)
-	if answer != nil && answer.Code == http.StatusForbidden {
+	var answer *googleapi.Error
+	if errors.As(err, &answer) && answer.Code == http.StatusForbidden {
 		return fmt.Errorf("gcpjwt: %s as %s: grant the caller iam.serviceAccounts.%s (roles/iam.serviceAccountTokenCreator) on that account: %w", name, config.ServiceAccount, name, err)
 	}
 	return fmt.Errorf("gcpjwt: %s as %s: %w", name, config.ServiceAccount, err)
@@ -329,9 +331,6 @@ func signedByJWT(ctx context.Context, config *IAMConfig, token *jwt.Token) (stri
 	payload, err := json.Marshal(token.Claims)
 	if err != nil {
 		return "", err
-	}
-	if payload[0] != '{' { // but null, of a nil map or pointer
-		return "", fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", jwt.ErrTokenInvalidClaims)
 	}
 	if err := checkExpiry(token.Claims, payload, time.Now()); err != nil {
 		return "", err
@@ -411,6 +410,9 @@ const maxExpiry = 12 * time.Hour
 // checkExpiry refuses what signJwt would refuse, with the reason. claims are nil if
 // payload is all that is known of them.
 func checkExpiry(claims jwt.Claims, payload []byte, now time.Time) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte("{")) { // null, of a nil map or pointer, would pass otherwise
+		return fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", jwt.ErrTokenInvalidClaims)
+	}
 	text, err := expiryOf(claims, payload)
 	if err != nil {
 		return fmt.Errorf("gcpjwt: signJwt needs a JSON object as claims: %w", err)

@@ -95,7 +95,7 @@ func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementCli
 	return v.public.Get(ctx, &publicKeySource{client, v.name, preferred})
 }
 
-// verifyKey returns the key that tokens by the version verify with, which is for m.
+// verifyKey returns what tokens that the version signed by m verify with.
 func (v *kmsVersion) verifyKey(m *SigningMethodKMS) *verifyKey {
 	return &verifyKey{kid: v.kid, alg: m.alg, version: v, method: m}
 }

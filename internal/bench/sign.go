@@ -148,8 +148,8 @@ func (s *Suite) signJWT(ctx context.Context) Comparison {
 	return c
 }
 
-// signAppEngine finds the prepared server by the environment, as it does without a
-// context of testutil's.
+// signAppEngine takes no context of testutil's, so that the SDK finds the prepared
+// server by the environment.
 func (s *Suite) signAppEngine(ctx context.Context, name string) Comparison {
 	return s.signing(ctx, name, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodAppEngine.KeyID(), func(token *jwt.Token) (string, []byte, error) {
 		text, err := token.SigningString()
