@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,20 @@ func TestRepeat(t *testing.T) {
 		failure := errors.New("failure")
 		if _, err := repeat(10, func() error { return failure }, goroutines); err != failure {
 			t.Errorf("repeat on %d goroutines returned %v, want the failure", goroutines, err)
+		}
+	}
+}
+
+func TestEven(t *testing.T) {
+	for _, test := range []struct{ calls, want []int }{
+		{[]int{3, 2, 3}, []int{3, 3, 3}},
+		{[]int{330, 14}, []int{330, 14}},
+		{[]int{1, 2, 5}, []int{1, 2, 5}},
+		{[]int{7, 4, 8, 3}, []int{8, 8, 8, 3}},
+	} {
+		got := slices.Clone(test.calls)
+		if even(got); !slices.Equal(got, test.want) {
+			t.Errorf("even(%d) = %d, want %d", test.calls, got, test.want)
 		}
 	}
 }
