@@ -177,7 +177,9 @@ func (c *certificates) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, er
 	}, err
 }
 
-func (c *certificates) Failed(err error) {
+func (c *certificates) Replaced(_, _ *keySet) {}
+
+func (c *certificates) Failed(err error, _ *keySet) {
 	if c.logger != nil {
 		c.logger.Warn("gcpjwt: keeping the known certificates", "signer", c.signer, "error", err)
 	}

@@ -170,7 +170,9 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 }
 
 // Failed says nothing: all that is ever read again is a permission that is missing.
-func (s *publicKeySource) Failed(error) {}
+func (s *publicKeySource) Failed(error, *kmsPublicKey) {}
+
+func (s *publicKeySource) Replaced(_, _ *kmsPublicKey) {}
 
 // fetch asks for the preferred format. Cloud KMS has ML-DSA keys in NIST_PQC and
 // all others in PEM only, and refuses what it doesn't have, so that a key of

@@ -129,7 +129,9 @@ func (s *versionSource) Fetch(ctx context.Context) (*keySet, refresh.Lifetime, e
 // set off none. The list is read that often anyway if KeyRefresh is short.
 func (s *versionSource) cooldown() time.Duration { return min(unknownCooldown, s.lifetime/2) }
 
-func (s *versionSource) Failed(err error) {
+func (s *versionSource) Replaced(_, _ *keySet) {}
+
+func (s *versionSource) Failed(err error, _ *keySet) {
 	if s.logger != nil {
 		s.logger.Warn("gcpjwt: keeping the known versions of a Cloud KMS key", "key", s.name, "error", err)
 	}

@@ -132,8 +132,8 @@ const (
 )
 
 // Fetch signs a new token.
-func (s *source) Fetch(ctx context.Context) (*oauth2.Token, refresh.Lifetime, error) {
-	ctx, cancel := context.WithTimeout(ctx, signTimeout)
+func (s *source) Fetch(context.Context) (*oauth2.Token, refresh.Lifetime, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, signTimeout)
 	defer cancel()
 
 	now := time.Now().Round(0) // JWTs live by the wall clock
@@ -158,7 +158,9 @@ func (s *source) Fetch(ctx context.Context) (*oauth2.Token, refresh.Lifetime, er
 }
 
 // Failed logs the failure to replace a token that is still in use.
-func (s *source) Failed(err error) {
+func (s *source) Replaced(_, _ *oauth2.Token) {}
+
+func (s *source) Failed(err error, _ *oauth2.Token) {
 	if s.logger != nil {
 		s.logger.Warn("gcpjwt: keeping the known token", "error", err)
 	}

@@ -26,17 +26,26 @@ type Lifetime struct {
 	Renew time.Duration // from here on a use renews the value in the background
 	Fresh time.Duration // usable without question; 0 or less: only by those who waited for the fetch
 	Stale time.Duration // usable beyond Fresh for as long as renewals fail
+
+	// Retry is for a Fetch that failed: when to try again, where waiting longer each time
+	// makes no sense, as with a key that isn't ready yet. 0: back off.
+	Retry time.Duration
 }
 
 // A Source is where a value comes from.
 type Source[T any] interface {
-	// Fetch gets the value. Its context carries the values of the caller that
-	// set the fetch off but not its end, so Fetch must set itself a time limit.
+	// Fetch gets the value. Its context carries nothing of the caller that set the fetch
+	// off, as others share what comes of it, and never ends, so that Fetch must set itself a
+	// time limit.
 	Fetch(ctx context.Context) (T, Lifetime, error)
 
 	// Failed is told of a failed Fetch whose error no caller gets, because the
 	// value that it would have replaced is still in use.
-	Failed(err error)
+	Failed(err error, inUse T)
+
+	// Replaced is told of each value that is kept, and of the one before it, the zero value
+	// if there was none.
+	Replaced(old, value T)
 }
 
 // A Value is a value kept fresh. Its zero value is ready for use, and all of
@@ -48,6 +57,7 @@ type Value[T comparable] struct {
 	mu       sync.Mutex // guards what follows and changes of kept; never held during a fetch
 	flight   *flight[T]
 	failure  error // of the last fetch; nil when it succeeded
+	unseen   bool  // whether nobody waited for that fetch
 	failures int   // in a row
 	retryAt  time.Time
 	demandAt time.Time // when Renew last set off a fetch that a cool-down follows
@@ -67,10 +77,11 @@ func before(now, t time.Time) bool {
 
 // A flight is one fetch and what came of it.
 type flight[T any] struct {
-	done    chan struct{}
-	awaited bool // by a caller who gets its error; guarded by Value.mu
-	value   T
-	err     error
+	done     chan struct{}
+	demanded bool // by somebody who waits for it, from the start
+	awaited  bool // by a caller who gets its error; guarded by Value.mu
+	value    T
+	err      error
 }
 
 // Current returns the value if it is fresh and not due for renewal.
@@ -86,46 +97,52 @@ func (v *Value[T]) Current() (value T, ok bool) {
 // When ctx ends first, Get returns its error and the fetch goes on for the
 // others. While the origin is down an old value serves within its
 // Lifetime.Stale; callers without one get the failure at once, except that one of
-// them tries again whenever the back-off has passed.
+// them tries again whenever the back-off has passed. A failure that nobody waited for,
+// such as that of a renewal during which the process was frozen, is not theirs: they try.
 func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
-	if value, ok := v.Current(); ok {
-		return value, nil
-	}
-
-	v.mu.Lock()
-	now := time.Now()
-	k := v.kept.Load()
-	if k != nil && before(now, k.fresh) {
-		if !before(now, k.renew) {
-			v.renewInBackground(ctx, src, now)
+	for {
+		if value, ok := v.Current(); ok {
+			return value, nil
 		}
-		v.mu.Unlock()
-		return k.value, nil
-	}
-	usable := k != nil && before(now, k.obsolete)
-	if v.down(now) {
-		if usable {
-			v.renewInBackground(ctx, src, now)
+		v.mu.Lock()
+		now := time.Now()
+		k := v.kept.Load()
+		if k != nil && before(now, k.fresh) {
+			if !before(now, k.renew) {
+				v.renewInBackground(src, now)
+			}
 			v.mu.Unlock()
 			return k.value, nil
 		}
-		if v.flight != nil || now.Before(v.retryAt) {
-			defer v.mu.Unlock()
-			var none T
-			return none, v.failure
+		usable := k != nil && before(now, k.obsolete)
+		if v.down(now) {
+			if usable {
+				v.renewInBackground(src, now)
+				v.mu.Unlock()
+				return k.value, nil
+			}
+			if !v.unseen && (v.flight != nil || now.Before(v.retryAt)) {
+				defer v.mu.Unlock()
+				var none T
+				return none, v.failure
+			}
 		}
-	}
-	f := v.join(ctx, src)
-	f.awaited = f.awaited || !usable
-	v.mu.Unlock()
+		f := v.join(src, true)
+		f.awaited = f.awaited || !usable
+		v.mu.Unlock()
 
-	value, err := f.wait(ctx)
-	if err != nil && ctx.Err() == nil {
+		value, err := f.wait(ctx)
+		if err == nil || ctx.Err() != nil {
+			return value, err
+		}
 		if k := v.kept.Load(); k != nil && before(time.Now(), k.obsolete) {
 			return k.value, nil
 		}
+		if f.demanded {
+			return value, err
+		}
+		// It began for nobody, perhaps long ago.
 	}
-	return value, err
 }
 
 // Renew is for a caller that holds seen and finds it wanting. It returns a value
@@ -159,7 +176,7 @@ func (v *Value[T]) Renew(ctx context.Context, src Source[T], seen T, cooldown ti
 				v.demandAt = now
 			}
 		}
-		f := v.join(ctx, src)
+		f := v.join(src, true)
 		f.awaited = true
 		v.mu.Unlock()
 
@@ -181,24 +198,23 @@ func (v *Value[T]) down(now time.Time) bool {
 
 // renewInBackground sets off a fetch unless one is under way or one failed
 // moments ago. The caller holds mu.
-func (v *Value[T]) renewInBackground(ctx context.Context, src Source[T], now time.Time) {
+func (v *Value[T]) renewInBackground(src Source[T], now time.Time) {
 	if v.flight == nil && !now.Before(v.retryAt) {
-		v.join(ctx, src)
+		v.join(src, false)
 	}
 }
 
-// join returns the fetch under way, setting one off if there is none. The
-// caller holds mu.
-func (v *Value[T]) join(ctx context.Context, src Source[T]) *flight[T] {
+// join returns the fetch under way, setting one off if there is none; demanded says that
+// somebody waits for it. The caller holds mu.
+func (v *Value[T]) join(src Source[T], demanded bool) *flight[T] {
 	if v.flight == nil {
-		f := &flight[T]{done: make(chan struct{})}
-		v.flight = f
-		go v.fly(context.WithoutCancel(ctx), src, f)
+		v.flight = &flight[T]{done: make(chan struct{}), demanded: demanded}
+		go v.fly(src, v.flight)
 	}
 	return v.flight
 }
 
-func (v *Value[T]) fly(ctx context.Context, src Source[T], f *flight[T]) {
+func (v *Value[T]) fly(src Source[T], f *flight[T]) {
 	var (
 		began = time.Now()
 		life  Lifetime
@@ -207,34 +223,49 @@ func (v *Value[T]) fly(ctx context.Context, src Source[T], f *flight[T]) {
 	defer func() {
 		// Nobody could recover from a panic here, be it of a transport of the user's.
 		if p := recover(); p != nil {
-			f.err = fmt.Errorf("the fetch panicked: %v", p)
+			f.err = fmt.Errorf("the fetch panicked with a %T", p)
 		}
 		v.land(src, f, began, life)
 	}()
-	f.value, life, f.err = src.Fetch(ctx)
+	f.value, life, f.err = src.Fetch(context.Background())
 }
 
 // land takes note of what came of a fetch.
 func (v *Value[T]) land(src Source[T], f *flight[T], began time.Time, life Lifetime) {
 	v.mu.Lock()
 	v.flight = nil
+	before := v.kept.Load()
 	switch {
 	case f.err != nil:
-		v.failure = f.err
-		v.retryAt = time.Now().Add(min(minBackoff<<min(v.failures, 16), maxBackoff))
-		v.failures++
+		v.failure, v.unseen = f.err, !f.demanded
+		pause := life.Retry
+		if pause == 0 {
+			pause = min(minBackoff<<min(v.failures, 16), maxBackoff)
+			v.failures++
+		}
+		v.retryAt = time.Now().Add(pause)
 	case life.Fresh <= 0:
 		v.succeed(nil)
 	default:
 		fresh := began.Add(life.Fresh)
 		v.succeed(&kept[T]{f.value, began.Add(life.Renew), fresh, fresh.Add(life.Stale)})
 	}
+	landed := f.err == nil && life.Fresh > 0
 	unseen := f.err != nil && !f.awaited
 	v.mu.Unlock()
 	close(f.done)
 
-	if unseen {
-		src.Failed(f.err)
+	switch {
+	case unseen && before != nil:
+		src.Failed(f.err, before.value)
+	case unseen:
+		var none T
+		src.Failed(f.err, none)
+	case landed && before == nil:
+		var none T
+		src.Replaced(none, f.value)
+	case landed:
+		src.Replaced(before.value, f.value)
 	}
 }
 

@@ -53,7 +53,9 @@ func (o *origin) Fetch(ctx context.Context) (int, refresh.Lifetime, error) {
 	return value, o.life, nil
 }
 
-func (o *origin) Failed(err error) {
+func (o *origin) Replaced(int, int) {}
+
+func (o *origin) Failed(err error, _ int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.failed = append(o.failed, err)
@@ -242,15 +244,15 @@ func TestCallersLeave(t *testing.T) {
 	})
 }
 
-// The fetch has the values of the caller's context, not its end.
+// The fetch has neither the values of the caller's context nor its end: others share it.
 func TestFetchContext(t *testing.T) {
 	type key struct{}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		cancel()
 		src := fetchFunc(func(ctx context.Context) (int, refresh.Lifetime, error) {
-			if got := ctx.Value(key{}); got != "value" {
-				t.Errorf("value %v, want that of the caller's context", got)
+			if got := ctx.Value(key{}); got != nil {
+				t.Errorf("value %v, want none of the caller's context", got)
 			}
 			_, bounded := ctx.Deadline()
 			if ctx.Err() != nil || bounded {
@@ -268,7 +270,8 @@ func TestFetchContext(t *testing.T) {
 type fetchFunc func(ctx context.Context) (int, refresh.Lifetime, error)
 
 func (f fetchFunc) Fetch(ctx context.Context) (int, refresh.Lifetime, error) { return f(ctx) }
-func (f fetchFunc) Failed(error)                                             {}
+func (f fetchFunc) Failed(error, int)                                        {}
+func (f fetchFunc) Replaced(int, int)                                        {}
 
 // Without a usable value callers get the failure at once. One of them tries
 // again when the back-off has passed: 100 ms, twice as long each time, a minute
@@ -586,4 +589,126 @@ type reentrant struct {
 	onFailed func()
 }
 
-func (r *reentrant) Failed(error) { r.onFailed() }
+func (r *reentrant) Failed(error, int) { r.onFailed() }
+
+// A renewal that fails while the process is frozen past the expiry fails nobody: whoever comes
+// afterwards, or joined it, has a try of their own (C24).
+func TestFreeze(t *testing.T) {
+	const frozen = 2 * time.Hour
+	for _, joining := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fetches := 0
+			src := fetchFunc(func(context.Context) (int, refresh.Lifetime, error) {
+				fetches++
+				if fetches == 2 {
+					time.Sleep(frozen)
+					return 0, refresh.Lifetime{}, errDown
+				}
+				return fetches, ordinaryLife, nil
+			})
+			v := new(refresh.Value[int])
+			get := func(want int) {
+				t.Helper()
+				if got, err := v.Get(t.Context(), src); got != want || err != nil {
+					t.Errorf("joining %v: Get: got %d, %v, want %d", joining, got, err, want)
+				}
+			}
+			get(1)
+			time.Sleep(ordinaryLife.Renew)
+			get(1) // sets off the renewal
+			if joining {
+				time.Sleep(frozen - time.Second)
+				var callers sync.WaitGroup
+				for range 100 {
+					callers.Go(func() { get(3) })
+				}
+				callers.Wait()
+			} else {
+				time.Sleep(frozen + time.Millisecond)
+				synctest.Wait()
+				get(3)
+			}
+			if fetches != 3 {
+				t.Errorf("joining %v: %d fetches, want 3", joining, fetches)
+			}
+		})
+	}
+}
+
+// A failure that says when to try again doesn't back off.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fetches := 0
+		src := fetchFunc(func(context.Context) (int, refresh.Lifetime, error) {
+			fetches++
+			return 0, refresh.Lifetime{Retry: 2 * time.Second}, errDown
+		})
+		v := new(refresh.Value[int])
+		for range 60 {
+			if _, err := v.Get(t.Context(), src); !errors.Is(err, errDown) {
+				t.Errorf("Get: error %v, want %v", err, errDown)
+			}
+			time.Sleep(time.Second)
+		}
+		if fetches != 30 {
+			t.Errorf("%d fetches in a minute, want 30", fetches)
+		}
+	})
+}
+
+// Whoever comes gets what a fetch brought that began afterwards, and however many come, two
+// at most are under way (C38).
+func TestLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			l         refresh.Latest[time.Time]
+			mu        sync.Mutex
+			fetches   int
+			underWay  int
+			maxSeen   int
+			callers   sync.WaitGroup
+			fetchTime = time.Second
+		)
+		fetch := func(context.Context) (time.Time, error) {
+			mu.Lock()
+			fetches++
+			underWay++
+			maxSeen = max(maxSeen, underWay)
+			mu.Unlock()
+			began := time.Now()
+			time.Sleep(fetchTime)
+			mu.Lock()
+			underWay--
+			mu.Unlock()
+			return began, nil
+		}
+		for i := range 200 {
+			callers.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				came := time.Now()
+				began, err := l.Get(t.Context(), fetch)
+				if err != nil || began.Before(came) || time.Since(came) > 2*fetchTime {
+					t.Errorf("caller %d got what was fetched %v after it came, after %v, %v", i, began.Sub(came), time.Since(came), err)
+				}
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := l.Get(ctx, fetch); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v of a caller who left, want %v", err, context.DeadlineExceeded)
+		}
+		callers.Wait()
+		if maxSeen != 2 || fetches > 8 {
+			t.Errorf("%d fetches under way at once, %d in all, want 2 and at most 8", maxSeen, fetches)
+		}
+	})
+}
+
+func TestLatestPanic(t *testing.T) {
+	var l refresh.Latest[int]
+	for range 3 {
+		if _, err := l.Get(t.Context(), func(context.Context) (int, error) { panic("secret") }); err == nil {
+			t.Error("no error of a fetch that panicked")
+		}
+	}
+}

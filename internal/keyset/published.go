@@ -1,0 +1,88 @@
+package keyset
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
+	"github.com/someone1/gcp-jwt-go/v3/internal/logs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
+)
+
+const (
+	// UnknownCooldown is how long after the reading that an unknown kid set off further
+	// unknown kids set off none.
+	UnknownCooldown = time.Minute
+
+	// ReadTimeout bounds each reading of keys.
+	ReadTimeout = 10 * time.Second
+)
+
+// Published is the source of keys that a signer publishes, as certificates or in a JWK Set.
+type Published struct {
+	*Shared
+
+	// Read reads them; fresh asks for an answer of now.
+	Read func(ctx context.Context, fresh bool) (*Set, fetch.Lifetime, error)
+
+	// Allows reports whether the signer can have a key of an algorithm.
+	Allows func(alg string) bool
+
+	Cached     bool          // else they are read for the tokens at hand
+	Expiration time.Duration // where a response states no lifetime
+	Stale      time.Duration // as StaleIfError of a configuration
+	Signer     string        // for the log
+
+	fresh bool
+}
+
+// Shared is what all sources of the same keys have in common. Its zero value is ready for
+// use.
+type Shared struct {
+	Loggers logs.Group
+	kept    refresh.Value[*Set]
+	latest  refresh.Latest[*Set]
+}
+
+// Accepts reports whether the signer can have a key of an algorithm.
+func (p *Published) Accepts(alg string) bool { return p.Allows(alg) }
+
+// Get returns the keys, read after the call began unless they are cached.
+func (p *Published) Get(ctx context.Context) (*Set, error) {
+	if p.Cached {
+		return p.kept.Get(ctx, p)
+	}
+	return p.latest.Get(ctx, func(ctx context.Context) (*Set, error) {
+		set, _, err := p.Fetch(ctx)
+		return set, err
+	})
+}
+
+// Renew returns newer keys than those seen, past any cache on the way.
+func (p *Published) Renew(ctx context.Context, seen *Set, wanting func(*Set) bool) (*Set, error) {
+	if !p.Cached {
+		return seen, nil // they were read for this very token
+	}
+	forced := *p
+	forced.fresh = true
+	return p.kept.Renew(ctx, &forced, seen, UnknownCooldown, wanting)
+}
+
+// Fetch reads the keys.
+func (p *Published) Fetch(ctx context.Context) (*Set, refresh.Lifetime, error) {
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
+	defer cancel()
+	set, lifetime, err := p.Read(ctx, p.fresh)
+	return set, lifetime.Keep(p.Expiration, p.Stale), err
+}
+
+// Failed tells that known keys stay in use.
+func (p *Published) Failed(err error, inUse *Set) {
+	if inUse != nil {
+		p.Loggers.Log(slog.LevelWarn, "keeping the known keys", "signer", p.Signer, "age", inUse.Age(), "error", err)
+	}
+}
+
+// Replaced tells nothing: such keys change by themselves.
+func (p *Published) Replaced(_, _ *Set) {}
