@@ -1,0 +1,104 @@
+package jwks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Where an issuer's documents are, below its path or, for the last one, before it.
+const (
+	pathDiscovery = "/.well-known/openid-configuration"       // OpenID Connect Discovery 1.0 section 4
+	pathSet       = "/.well-known/jwks.json"                  // our choice; the documents name it
+	pathMetadata  = "/.well-known/oauth-authorization-server" // RFC 8414 section 3
+)
+
+// NewDiscoveryHandler returns a handler that makes issuer one whose tokens consumers
+// can verify by its name alone. It is for the root of the issuer's server and serves
+//
+//   - issuer's path + /.well-known/openid-configuration: the discovery document
+//   - /.well-known/oauth-authorization-server + issuer's path: the same one (RFC 8414)
+//   - issuer's path + /.well-known/jwks.json: the JWK Set, as [NewHandler] does
+//
+// and 404 for all else. A slash at the end of issuer's path counts for nothing there,
+// but it belongs to the issuer: iss in tokens has to be issuer to the letter.
+//
+// The document has issuer, jwks_uri, response_types_supported,
+// subject_types_supported and id_token_signing_alg_values_supported, which are the
+// algorithms of the keys. No authorization endpoint is in it: tokens are made
+// elsewhere. Everything that [NewHandler] says holds for both documents.
+//
+// It panics if source is nil or issuer can't work: it has to be an https URL (or
+// http on loopback) in its usual spelling, without user, query and fragment, and its
+// path without escapes, empty elements and dots.
+func NewDiscoveryHandler(issuer string, source Source, options ...HandlerOption) http.Handler {
+	h := newHandler("NewDiscoveryHandler", source, options)
+	if err := checkIssuer(issuer); err != nil {
+		panic("jwks: NewDiscoveryHandler: " + err.Error())
+	}
+	base := strings.TrimSuffix(issuer, "/")
+	u, _ := url.Parse(base) // checkIssuer has
+	discovery := func(keys []Key) ([]byte, error) { return h.discovery(issuer, base+pathSet, keys) }
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case u.Path + pathDiscovery, pathMetadata + u.Path:
+			h.serve(w, r, "application/json", discovery)
+		case u.Path + pathSet:
+			h.serveSet(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// checkIssuer wants an issuer that consumers arrive at whether they add a path to
+// its text or take the URL apart.
+func checkIssuer(issuer string) error {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return errors.New("the issuer is no URL") // it may have a password
+	}
+	shown, below := u.Redacted(), strings.TrimSuffix(u.Path, "/")
+	switch {
+	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+		return fmt.Errorf("issuer %q: want https", shown)
+	case u.Hostname() == "" || u.User != nil || strings.ContainsAny(issuer, "?#"):
+		return fmt.Errorf("issuer %q: want a host, and no user, query and fragment", shown)
+	case u.String() != issuer || strings.Contains(issuer, "%") || below != "" && path.Clean(below) != below, below == "/":
+		return fmt.Errorf("issuer %q: want a path without escapes, empty elements and dots", shown)
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// discovery returns the discovery document.
+func (h *handler) discovery(issuer, set string, keys []Key) ([]byte, error) {
+	algorithms := []string{}
+	for _, key := range keys {
+		kind, err := key.check()
+		if err != nil {
+			return nil, err
+		}
+		for _, alg := range h.supported(key.serves(kind)) {
+			if !slices.Contains(algorithms, alg) {
+				algorithms = append(algorithms, alg)
+			}
+		}
+	}
+	return json.Marshal(struct {
+		Issuer        string   `json:"issuer"`
+		Set           string   `json:"jwks_uri"`
+		ResponseTypes []string `json:"response_types_supported"`
+		SubjectTypes  []string `json:"subject_types_supported"`
+		Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+	}{issuer, set, []string{"id_token"}, []string{"public"}, algorithms})
+}

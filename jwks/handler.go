@@ -1,0 +1,192 @@
+package jwks
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A HandlerOption changes what [NewHandler] and [NewDiscoveryHandler] return. Of
+// two that set the same thing the last one holds. A value that makes no sense
+// panics in the constructor.
+type HandlerOption func(*handler)
+
+// WithMaxAge sets how long consumers may use an answer before they ask again, in
+// whole seconds: the max-age of Cache-Control. The default is 5 minutes. It bounds
+// how soon a new key may sign and how soon a disabled one is refused: see
+// [NewHandler].
+func WithMaxAge(maxAge time.Duration) HandlerOption {
+	return func(h *handler) {
+		if maxAge < 0 {
+			panic("jwks: WithMaxAge: the duration is negative")
+		}
+		h.maxAge = maxAge
+	}
+}
+
+// WithAlgorithms publishes keys for those algorithms, by their RFC names, and no
+// others. EdDSA and Ed25519 stand for one another. A key without Algorithm is
+// published only if all algorithms of its type are named.
+func WithAlgorithms(algorithms ...string) HandlerOption {
+	return func(h *handler) {
+		for _, alg := range algorithms {
+			if !slices.ContainsFunc(kinds, func(k *kind) bool { return slices.Contains(k.algorithms, alg) }) {
+				panic(fmt.Sprintf("jwks: WithAlgorithms: no key is for %q", alg))
+			}
+		}
+		if len(algorithms) == 0 {
+			panic("jwks: WithAlgorithms: want one algorithm at least")
+		}
+		h.algorithms = slices.Clone(algorithms)
+		if slices.ContainsFunc(algorithms, func(alg string) bool { return slices.Contains(kindEd25519.algorithms, alg) }) {
+			h.algorithms = append(h.algorithms, kindEd25519.algorithms...)
+		}
+	}
+}
+
+// NewHandler returns a handler that publishes the source's keys as a JWK Set.
+//
+// A key has to be published for max-age (see [WithMaxAge]) before it signs, so set
+// gcpjwt.KMSConfig.ActivationDelay to max-age + KeyRefresh at least; its default suits
+// verifiers that ask Cloud KMS themselves. Consumers that keep a set for longer than
+// max-age need the longest time that they keep it instead of max-age.
+//
+// Some consumers (jwx v3.4, go-jose v4.1 on Go 1.26) refuse a whole set for one key
+// of a kind that they don't know: ML-DSA (AKP) and secp256k1. Keep those apart with
+// [WithAlgorithms], in a handler of their own.
+//
+// The answer to GET and HEAD is application/jwk-set+json with Cache-Control, a strong
+// ETag (If-None-Match is answered with 304) and Access-Control-Allow-Origin *, and
+// has the same bytes for as long as the keys are the same. The handler calls the
+// source for each request and keeps no keys itself. A source that fails or panics
+// makes it 503 with Retry-After: 10 and no-store, without the error's text, which goes
+// to [slog.Default], though at most once in 10 seconds. A source without keys, such as
+// one of MACs, makes it 200 with an empty set and no-store, so that nobody takes it for
+// an outage and nobody keeps it. Other methods are 405.
+//
+// NewHandler panics if source is nil.
+func NewHandler(source Source, options ...HandlerOption) http.Handler {
+	h := newHandler("NewHandler", source, options)
+	return http.HandlerFunc(h.serveSet)
+}
+
+// handler publishes keys.
+type handler struct {
+	source     Source
+	maxAge     time.Duration
+	algorithms []string     // nil: all
+	loggedAt   atomic.Int64 // when a failure was last logged, in Unix nanoseconds
+}
+
+func newHandler(constructor string, source Source, options []HandlerOption) *handler {
+	if source == nil {
+		panic("jwks: " + constructor + ": the source is nil")
+	}
+	h := &handler{source: source, maxAge: 5 * time.Minute}
+	for _, option := range options {
+		option(h)
+	}
+	return h
+}
+
+func (h *handler) serveSet(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, "application/jwk-set+json", Marshal)
+}
+
+// serve answers with what render makes of the keys.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, contentType string, render func([]Key) ([]byte, error)) {
+	header := w.Header()
+	header.Set("Access-Control-Allow-Origin", "*") // the keys are public
+	header.Set("X-Content-Type-Options", "nosniff")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		header.Set("Allow", "GET, HEAD")
+		refuse(w, r, http.StatusMethodNotAllowed)
+		return
+	}
+	keys, err := h.keys(r.Context())
+	var body []byte
+	if err == nil {
+		body, err = render(keys)
+	}
+	if err != nil {
+		h.log(r.Context(), err)
+		header.Set("Cache-Control", "no-store")
+		header.Set("Retry-After", "10")
+		refuse(w, r, http.StatusServiceUnavailable)
+		return
+	}
+	header.Set("Content-Type", contentType)
+	header.Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int64(h.maxAge/time.Second)))
+	if len(keys) == 0 {
+		header.Set("Cache-Control", "no-store")
+	}
+	sum := sha256.Sum256(body)
+	header.Set("ETag", `"`+encode(sum[:16])+`"`)
+	// ServeContent knows the rules of If-None-Match and HEAD. Of the rest that it
+	// knows, a part of the set is of no use to anybody.
+	conditional := &http.Request{Method: r.Method, Header: http.Header{
+		"If-None-Match": {strings.Join(r.Header.Values("If-None-Match"), ", ")},
+	}}
+	http.ServeContent(w, conditional, "", time.Time{}, bytes.NewReader(body))
+}
+
+// keys returns the keys to publish.
+func (h *handler) keys(ctx context.Context) ([]Key, error) {
+	keys, err := keysOf(ctx, h.source)
+	if err != nil || h.algorithms == nil {
+		return keys, err
+	}
+	var published []Key
+	for _, key := range keys {
+		kind, err := key.check()
+		if err != nil {
+			return nil, err
+		}
+		if all := key.serves(kind); len(h.supported(all)) == len(all) {
+			published = append(published, key)
+		}
+	}
+	return published, nil
+}
+
+// supported returns those of the algorithms that may be published.
+func (h *handler) supported(algorithms []string) []string {
+	if h.algorithms == nil {
+		return algorithms
+	}
+	var supported []string
+	for _, alg := range algorithms {
+		if slices.Contains(h.algorithms, alg) {
+			supported = append(supported, alg)
+		}
+	}
+	return supported
+}
+
+// logInterval keeps an outage from filling the log.
+const logInterval = 10 * time.Second
+
+// log tells of a failure, as the client isn't told the reason.
+func (h *handler) log(ctx context.Context, err error) {
+	now, last := time.Now().UnixNano(), h.loggedAt.Load()
+	if ctx.Err() != nil || last != 0 && now-last < int64(logInterval) || !h.loggedAt.CompareAndSwap(last, now) {
+		return
+	}
+	slog.Default().ErrorContext(ctx, "gcpjwt: no public keys to publish", "error", err)
+}
+
+// refuse answers with a status and its text.
+func refuse(w http.ResponseWriter, r *http.Request, status int) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		fmt.Fprintln(w, http.StatusText(status))
+	}
+}
