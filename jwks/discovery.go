@@ -2,14 +2,14 @@ package jwks
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
 )
 
 // Where an issuer's documents are, below its path or, for the last one, before it.
@@ -44,11 +44,11 @@ func NewDiscoveryHandler(issuer string, source Source, options ...HandlerOption)
 	}
 	base := strings.TrimSuffix(issuer, "/")
 	u, _ := url.Parse(base) // checkIssuer has
-	discovery := func(keys []Key) ([]byte, error) { return h.discovery(issuer, base+pathSet, keys) }
+	document := func(keys []Key) ([]byte, error) { return discovery(issuer, base+pathSet, keys) }
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case u.Path + pathDiscovery, pathMetadata + u.Path:
-			h.serve(w, r, "application/json", discovery)
+			h.serve(w, r, "application/json", document)
 		case u.Path + pathSet:
 			h.serveSet(w, r)
 		default:
@@ -60,39 +60,36 @@ func NewDiscoveryHandler(issuer string, source Source, options ...HandlerOption)
 // checkIssuer wants an issuer that consumers arrive at whether they add a path to
 // its text or take the URL apart.
 func checkIssuer(issuer string) error {
+	if err := fetch.CheckURL("issuer", issuer); err != nil {
+		return err
+	}
 	u, err := url.Parse(issuer)
 	if err != nil {
-		return errors.New("the issuer is no URL") // it may have a password
+		return err
 	}
-	shown, below := u.Redacted(), strings.TrimSuffix(u.Path, "/")
-	switch {
-	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
-		return fmt.Errorf("issuer %q: want https", shown)
-	case u.Hostname() == "" || u.User != nil || strings.ContainsAny(issuer, "?#"):
-		return fmt.Errorf("issuer %q: want a host, and no user, query and fragment", shown)
-	case u.String() != issuer || strings.Contains(issuer, "%") || below != "" && path.Clean(below) != below, below == "/":
-		return fmt.Errorf("issuer %q: want a path without escapes, empty elements and dots", shown)
+	below := strings.TrimSuffix(u.Path, "/")
+	if u.String() != issuer || strings.Contains(issuer, "%") || below == "/" || below != "" && path.Clean(below) != below {
+		return errs.Errorf("%w: issuer %s: want a lower-case scheme and a path without escapes, empty elements and dots",
+			errs.ErrInvalidConfig, errs.Quote(issuer))
 	}
 	return nil
 }
 
-func isLoopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
-}
-
 // discovery returns the discovery document.
-func (h *handler) discovery(issuer, set string, keys []Key) ([]byte, error) {
+func discovery(issuer, set string, keys []Key) ([]byte, error) {
 	algorithms := []string{}
 	for _, key := range keys {
-		kind, err := key.check()
-		if err != nil {
+		if _, err := key.check(); err != nil {
 			return nil, err
 		}
-		for _, alg := range h.supported(key.serves(kind)) {
+		for _, alg := range key.serves() {
 			if !slices.Contains(algorithms, alg) {
 				algorithms = append(algorithms, alg)
 			}
 		}
+	}
+	if i := slices.Index(algorithms, edDSA); i >= 0 {
+		algorithms = slices.Insert(algorithms, i+1, "Ed25519") // tokens may have either name
 	}
 	return json.Marshal(struct {
 		Issuer        string   `json:"issuer"`

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/algorithm"
+	"github.com/someone1/gcp-jwt-go/v3/internal/logs"
 )
 
 // A HandlerOption changes what [NewHandler] and [NewDiscoveryHandler] return. Of
@@ -36,19 +39,27 @@ func WithMaxAge(maxAge time.Duration) HandlerOption {
 // published only if all algorithms of its type are named.
 func WithAlgorithms(algorithms ...string) HandlerOption {
 	return func(h *handler) {
-		for _, alg := range algorithms {
-			if !slices.ContainsFunc(kinds, func(k *kind) bool { return slices.Contains(k.algorithms, alg) }) {
-				panic(fmt.Sprintf("jwks: WithAlgorithms: no key is for %q", alg))
-			}
-		}
 		if len(algorithms) == 0 {
 			panic("jwks: WithAlgorithms: want one algorithm at least")
 		}
-		h.algorithms = slices.Clone(algorithms)
-		if slices.ContainsFunc(algorithms, func(alg string) bool { return slices.Contains(kindEd25519.algorithms, alg) }) {
-			h.algorithms = append(h.algorithms, kindEd25519.algorithms...)
+		var err error
+		if h.algorithms, err = publicAlgorithms(algorithms); err != nil {
+			panic("jwks: WithAlgorithms: " + err.Error())
 		}
 	}
+}
+
+// publicAlgorithms returns the names under which keys for the algorithms are listed.
+func publicAlgorithms(names []string) ([]string, error) {
+	var listed []string
+	for _, name := range names {
+		a := algorithm.ByName(name)
+		if a == nil || a.MAC {
+			return nil, fmt.Errorf("no public key is for %q", name)
+		}
+		listed = append(listed, a.Key)
+	}
+	return listed, nil
 }
 
 // NewHandler returns a handler that publishes the source's keys as a JWK Set.
@@ -145,29 +156,15 @@ func (h *handler) keys(ctx context.Context) ([]Key, error) {
 	}
 	var published []Key
 	for _, key := range keys {
-		kind, err := key.check()
-		if err != nil {
+		if _, err := key.check(); err != nil {
 			return nil, err
 		}
-		if all := key.serves(kind); len(h.supported(all)) == len(all) {
+		other := func(alg string) bool { return !slices.Contains(h.algorithms, alg) }
+		if !slices.ContainsFunc(key.serves(), other) {
 			published = append(published, key)
 		}
 	}
 	return published, nil
-}
-
-// supported returns those of the algorithms that may be published.
-func (h *handler) supported(algorithms []string) []string {
-	if h.algorithms == nil {
-		return algorithms
-	}
-	var supported []string
-	for _, alg := range algorithms {
-		if slices.Contains(h.algorithms, alg) {
-			supported = append(supported, alg)
-		}
-	}
-	return supported
 }
 
 // logInterval keeps an outage from filling the log.
@@ -179,7 +176,7 @@ func (h *handler) log(ctx context.Context, err error) {
 	if ctx.Err() != nil || last != 0 && now-last < int64(logInterval) || !h.loggedAt.CompareAndSwap(last, now) {
 		return
 	}
-	slog.Default().ErrorContext(ctx, "gcpjwt: no public keys to publish", "error", err)
+	logs.To(nil, slog.LevelError, "no public keys to publish", "error", err)
 }
 
 // refuse answers with a status and its text.

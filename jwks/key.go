@@ -14,11 +14,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"filippo.io/mldsa"
 	mldsax509 "filippo.io/mldsa/x509"
 	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/algorithm"
 )
 
 // A Key is a public key that signatures of tokens verify with.
@@ -37,35 +40,25 @@ type Key struct {
 	Public crypto.PublicKey
 }
 
-// The two names of Ed25519's algorithm. RFC 8037 has the older one, which every
-// consumer knows.
-const (
-	edDSA      = "EdDSA"
-	ed25519Alg = "Ed25519"
-)
+// edDSA is the algorithm of Ed25519 keys by the older of its two names (RFC 8037),
+// which every consumer knows.
+const edDSA = "EdDSA"
 
-// A kind is what a key can be, and what it can be used for.
-type kind struct {
-	kty, crv   string
-	algorithms []string
-}
+// A kind is the type of a key as a JWK has it.
+type kind struct{ kty, crv string }
 
 var (
-	kindRSA       = &kind{"RSA", "", []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}}
-	kindP256      = &kind{"EC", "P-256", []string{"ES256"}}
-	kindP384      = &kind{"EC", "P-384", []string{"ES384"}}
-	kindSecp256k1 = &kind{"EC", "secp256k1", []string{"ES256K"}} // RFC 8812
-	kindEd25519   = &kind{"OKP", "Ed25519", []string{edDSA, ed25519Alg}}
-	kindMLDSA44   = &kind{"AKP", "", []string{"ML-DSA-44"}} // RFC 9964
-	kindMLDSA65   = &kind{"AKP", "", []string{"ML-DSA-65"}}
-	kindMLDSA87   = &kind{"AKP", "", []string{"ML-DSA-87"}}
-
-	kinds = []*kind{kindRSA, kindP256, kindP384, kindSecp256k1, kindEd25519, kindMLDSA44, kindMLDSA65, kindMLDSA87}
+	kindRSA       = kind{kty: "RSA"}
+	kindP256      = kind{"EC", "P-256"}
+	kindP384      = kind{"EC", "P-384"}
+	kindSecp256k1 = kind{"EC", "secp256k1"} // RFC 8812
+	kindEd25519   = kind{"OKP", "Ed25519"}
+	kindMLDSA     = kind{kty: "AKP"} // RFC 9964
 )
 
 // kindOf returns the kind of a public key, or an error if it is none or one that
 // proves nothing.
-func kindOf(public crypto.PublicKey) (*kind, error) {
+func kindOf(public crypto.PublicKey) (kind, error) {
 	switch key := public.(type) {
 	case *rsa.PublicKey:
 		return kindRSA, checkRSA(key)
@@ -73,32 +66,30 @@ func kindOf(public crypto.PublicKey) (*kind, error) {
 		return checkECDSA(key)
 	case ed25519.PublicKey:
 		if len(key) != ed25519.PublicKeySize {
-			return nil, errors.New("an Ed25519 key of the wrong length")
+			return kind{}, errors.New("an Ed25519 key of the wrong length")
 		}
 		return kindEd25519, nil
 	case *secp256k1.PublicKey:
 		if key == nil {
-			return nil, errors.New("no key")
+			return kind{}, errNoKey
 		}
-		_, err := secp256k1.ParsePubKey(key.SerializeUncompressed())
+		_, err := secp256k1.ParsePubKey(key.SerializeUncompressed()) // checks the point
 		return kindSecp256k1, err
 	case *mldsa.PublicKey:
 		if key == nil {
-			return nil, errors.New("no key")
+			return kind{}, errNoKey
 		}
-		// The length, since a zero key panics when it is asked for its parameters.
+		// A zero key panics when it is asked for its parameters.
 		switch len(key.Bytes()) {
-		case mldsa.MLDSA44PublicKeySize:
-			return kindMLDSA44, nil
-		case mldsa.MLDSA65PublicKeySize:
-			return kindMLDSA65, nil
-		case mldsa.MLDSA87PublicKeySize:
-			return kindMLDSA87, nil
+		case mldsa.MLDSA44PublicKeySize, mldsa.MLDSA65PublicKeySize, mldsa.MLDSA87PublicKeySize:
+			return kindMLDSA, nil
 		}
-		return nil, errors.New("an ML-DSA key without a value")
+		return kind{}, errNoKey
 	}
-	return nil, fmt.Errorf("no public key for signatures: %T", public)
+	return kind{}, fmt.Errorf("no public key for signatures: %T", public)
 }
+
+var errNoKey = errors.New("a key without a value")
 
 // checkRSA wants 2048 bits at least (RFC 7518 section 3.3) and the exponents that
 // FIPS 186-5 allows. More than 4096 bits are more than Cloud KMS and service
@@ -106,7 +97,7 @@ func kindOf(public crypto.PublicKey) (*kind, error) {
 func checkRSA(key *rsa.PublicKey) error {
 	switch {
 	case key == nil || key.N == nil:
-		return errors.New("no key")
+		return errNoKey
 	case key.N.Sign() <= 0 || key.N.Bit(0) == 0:
 		return errors.New("an RSA modulus that isn't odd")
 	case key.N.BitLen() < 2048 || key.N.BitLen() > 4096:
@@ -117,34 +108,35 @@ func checkRSA(key *rsa.PublicKey) error {
 	return nil
 }
 
-func checkECDSA(key *ecdsa.PublicKey) (*kind, error) {
+func checkECDSA(key *ecdsa.PublicKey) (kind, error) {
 	if key == nil || key.X == nil || key.Y == nil {
-		return nil, errors.New("no key")
+		return kind{}, errNoKey
 	}
-	var k *kind
+	var k kind
 	switch key.Curve {
 	case elliptic.P256():
 		k = kindP256
 	case elliptic.P384():
 		k = kindP384
 	default:
-		return nil, errors.New("an elliptic curve other than P-256 and P-384")
+		return kind{}, errors.New("an elliptic curve other than P-256 and P-384")
 	}
 	if _, err := key.ECDH(); err != nil { // checks the point
-		return nil, err
+		return kind{}, err
 	}
 	return k, nil
 }
 
 // check returns the kind of a key that may be published or used, and else an
 // error.
-func (k Key) check() (*kind, error) {
+func (k Key) check() (kind, error) {
 	kind, err := kindOf(k.Public)
-	if err != nil {
-		return nil, err
+	if err != nil || k.Algorithm == "" {
+		return kind, err
 	}
-	if k.Algorithm != "" && !slices.Contains(kind.algorithms, k.Algorithm) {
-		return nil, misfit{k.Algorithm, kind}
+	a := algorithm.ByName(k.Algorithm)
+	if a == nil || !slices.Contains(algorithm.ForKey(k.Public), a.Key) {
+		return kind, misfit{k.Algorithm, kind}
 	}
 	return kind, nil
 }
@@ -152,26 +144,20 @@ func (k Key) check() (*kind, error) {
 // misfit is the error of a key that is said to be for another kind's algorithm.
 type misfit struct {
 	algorithm string
-	kind      *kind
+	kind      kind
 }
 
 func (m misfit) Error() string {
-	return fmt.Sprintf("%s is not for keys of type %s", m.algorithm, m.kind)
+	return strings.TrimSpace(fmt.Sprintf("%s is not for keys of type %s %s", m.algorithm, m.kind.kty, m.kind.crv))
 }
 
-func (k *kind) String() string {
-	if k.crv == "" {
-		return k.kty
+// serves returns the algorithms of tokens that a key may verify which passes check:
+// EdDSA stands for Ed25519, too.
+func (k Key) serves() []string {
+	if k.Algorithm == "" {
+		return algorithm.ForKey(k.Public)
 	}
-	return k.kty + " " + k.crv
-}
-
-// serves returns the algorithms of tokens that the key may verify.
-func (k Key) serves(kind *kind) []string {
-	if k.Algorithm == "" || kind == kindEd25519 {
-		return kind.algorithms
-	}
-	return []string{k.Algorithm}
+	return []string{algorithm.ByName(k.Algorithm).Key}
 }
 
 // Fingerprint returns "SHA256:" and the padded base64 of the SHA-256 of the key's
@@ -220,17 +206,17 @@ func marshalPKIX(public crypto.PublicKey) ([]byte, error) {
 // RFC 8037, RFC 9964 section 6), which many use as a kid. It is "" where Public is
 // no key that [Marshal] takes.
 func (k Key) Thumbprint() string {
-	kind, err := kindOf(k.Public)
+	_, err := kindOf(k.Public)
 	if err != nil {
 		return ""
 	}
 	var sum []byte
 	switch key := k.Public.(type) {
 	case *mldsa.PublicKey:
-		sum = sha256Of(fmt.Sprintf(`{"alg":%q,"kty":"AKP","pub":%q}`, kind.algorithms[0], encode(key.Bytes())))
+		sum = sha256Of(fmt.Sprintf(`{"alg":"%s","kty":"AKP","pub":"%s"}`, key.Parameters(), encode(key.Bytes())))
 	case *secp256k1.PublicKey:
 		x, y := coordinates(key)
-		sum = sha256Of(fmt.Sprintf(`{"crv":"secp256k1","kty":"EC","x":%q,"y":%q}`, x, y))
+		sum = sha256Of(fmt.Sprintf(`{"crv":"secp256k1","kty":"EC","x":"%s","y":"%s"}`, x, y))
 	default:
 		if sum, err = (&jose.JSONWebKey{Key: key}).Thumbprint(crypto.SHA256); err != nil {
 			return ""

@@ -67,10 +67,10 @@ func marshalKey(key Key) ([]byte, error) {
 		x, y := coordinates(public)
 		return json.Marshal(ownJWK{Use: "sig", Kty: kind.kty, Kid: key.KeyID, Crv: kind.crv, Alg: alg, X: x, Y: y})
 	case *mldsa.PublicKey:
-		alg = kind.algorithms[0] // which RFC 9964 demands
+		alg = public.Parameters().String() // which RFC 9964 demands
 		return json.Marshal(ownJWK{Use: "sig", Kty: kind.kty, Kid: key.KeyID, Alg: alg, Pub: encode(public.Bytes())})
 	}
-	if alg == ed25519Alg {
+	if kind == kindEd25519 && alg != "" {
 		alg = edDSA
 	}
 	return jose.JSONWebKey{Key: key.Public, KeyID: key.KeyID, Algorithm: alg, Use: "sig"}.MarshalJSON()
@@ -147,10 +147,11 @@ func parseKey(data []byte) (Key, error) {
 	if err = members.parsePublic(&key); err != nil {
 		return Key{}, err
 	}
-	if _, err = key.check(); err != nil {
+	kind, err := key.check()
+	if err != nil {
 		return Key{}, err
 	}
-	if key.Algorithm == ed25519Alg {
+	if kind == kindEd25519 && key.Algorithm != "" {
 		key.Algorithm = edDSA
 	}
 	return key, nil

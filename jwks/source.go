@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
 // A Source has public keys to publish: a *gcpjwt.KMSConfig, a *gcpjwt.IAMConfig, a
@@ -64,7 +65,7 @@ func (k Key) same(other Key) bool {
 func keysOf(ctx context.Context, source Source) (keys []Key, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			keys, err = nil, errs.Errorf("%w: the source panicked: %v", errs.ErrKeysUnavailable, p)
+			keys, err = nil, errs.Errorf("%w: %w", errs.ErrKeysUnavailable, retry.Panicked(p))
 		}
 	}()
 	return source.PublicKeys(ctx)
