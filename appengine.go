@@ -3,17 +3,19 @@ package gcpjwt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/appengine/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
+	"github.com/someone1/gcp-jwt-go/v3/internal/algorithm"
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
+	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
+	"github.com/someone1/gcp-jwt-go/v3/internal/registry"
 )
 
 // SigningMethodAppEngineImpl is the type of [SigningMethodAppEngine].
@@ -30,9 +32,12 @@ type SigningMethodAppEngineImpl struct {
 // Its key for Sign and token.SignedString is a context, best that of a request
 // that passed appengine.Middleware, as App Engine may ask for that request's
 // ticket; no configuration is needed. For Verify it is a [*rsa.PublicKey].
-var SigningMethodAppEngine = &SigningMethodAppEngineImpl{
-	method: method{alias: "AppEngine", alg: certificateAlg, verifier: jwt.SigningMethodRS256},
-}
+var SigningMethodAppEngine = func() *SigningMethodAppEngineImpl {
+	m := new(SigningMethodAppEngineImpl)
+	m.alias, m.algorithm = "AppEngine", algorithm.ByName(certificateAlg)
+	m.verify = m.algorithm.Method.Verify
+	return m
+}()
 
 // Sign has App Engine sign signingString and returns the RSASSA-PKCS1-v1_5
 // signature. key is a context, whose end ends the call.
@@ -40,7 +45,7 @@ var SigningMethodAppEngine = &SigningMethodAppEngineImpl{
 // Which of the app's keys signs is Google's choice, and known only afterwards;
 // [SignedString] gets the kid right nevertheless.
 func (m *SigningMethodAppEngineImpl) Sign(signingString string, key any) ([]byte, error) {
-	ctx, err := signingContext(key)
+	ctx, err := m.checkSign(signingString, key)
 	if err != nil {
 		return nil, err
 	}
@@ -52,9 +57,8 @@ func (m *SigningMethodAppEngineImpl) Sign(signingString string, key any) ([]byte
 	return sig, nil
 }
 
-func (m *SigningMethodAppEngineImpl) signedString(ctx context.Context, token *jwt.Token) (string, error) {
-	setAlg(token, m.alg)
-	return signLearningKeyID(token, m.alg, &m.lastKeyID, func(signingString string) (string, []byte, error) {
+func (m *SigningMethodAppEngineImpl) signedString(ctx context.Context, d *draft) (string, error) {
+	return signLearningKeyID(d, certificateAlg, &m.lastKeyID, func(signingString string) (string, []byte, error) {
 		return signForApp(ctx, signingString)
 	})
 }
@@ -72,74 +76,66 @@ func signForApp(ctx context.Context, signingString string) (kid string, sig []by
 	case err != nil:
 		return "", nil, err
 	case signed.kid == "" || !isRSASignature(signed.sig):
-		return "", nil, fmt.Errorf("%w: SignForApp: no RSA signature or no key name in it", ErrIntegrity)
+		return "", nil, errs.Errorf("%w: SignForApp: no RSA signature or no key name in it", ErrIntegrity)
 	}
 	return signed.kid, signed.sig, nil
 }
 
-// callAppEngine makes a call through the App Engine SDK, which takes no notice of
-// a context's cancellation and has an error of its own for a deadline. The
-// caller leaves when its context ends; the call runs out by the deadline, or
-// after the SDK's 60 seconds. sent is what must not be repeated in an error.
-func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx context.Context) (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var done result
-	if ctx.Done() == nil {
-		done.value, done.err = call(ctx) // nothing to leave for
-	} else {
-		results := make(chan result, 1)
-		go func() {
-			growStack(0)
-			value, err := call(ctx)
-			results <- result{value, err}
-		}()
-		select {
-		case done = <-results:
-		case <-ctx.Done():
-			done.err = ctx.Err()
-		}
-	}
-	switch {
-	case done.err == nil:
-		return done.value, nil
-	case appengine.IsTimeoutError(done.err) && !errors.Is(done.err, context.DeadlineExceeded):
-		done.err = fmt.Errorf("%w: %w", context.DeadlineExceeded, done.err)
-	}
-	return done.value, fmt.Errorf("gcpjwt: App Engine's %s (which takes App Engine Standard with app_engine_apis: true): %w", name, foreign(ctx, done.err, sent))
-}
+// appEngineCalls bounds the calls through the App Engine SDK, which takes no notice of a
+// context's cancellation and has 100 connections for all of the app.
+var appEngineCalls = newAbandonable(32)
 
-// growStack makes room for a call through the SDK in one step. The stack of a new
-// goroutine would double several times in that call, and be copied each time.
-//
-//go:noinline
-func growStack(i int) byte {
-	var room [6 << 10]byte
-	return room[i]
+// appEngineTimeout bounds a call where the caller sets no deadline. The SDK alone would wait
+// for 60 seconds.
+const appEngineTimeout = 10 * time.Second
+
+// callAppEngine makes a call through the SDK, which has an error of its own for a deadline.
+// sent is what must not be repeated in an error.
+func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx context.Context) (T, error)) (T, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, appEngineTimeout)
+		defer cancel()
+	}
+	value, err := abandon(ctx, appEngineCalls, call)
+	if err == nil {
+		return value, nil
+	}
+	if appengine.IsTimeoutError(err) && !errors.Is(err, context.DeadlineExceeded) {
+		err = errs.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	op := calling{verb: "App Engine's", name: name + " (which takes App Engine Standard with app_engine_apis: true)", sent: sent}
+	return value, op.failed(ctx, err)
 }
 
 // appEngineCache holds the app's certificates, by how long they are kept where
-// App Engine doesn't say.
-var appEngineCache = newRegistry[time.Duration, refresh.Value[*keySet]]()
+// App Engine doesn't say. A process is one app.
+var appEngineCache = registry.New[time.Duration, keyset.Shared]()
 
-func appEngineCertificates(enableCache bool, cacheExpiration time.Duration) *certificates {
-	src := &certificates{
-		fetch:      fetchAppEngineCertificates,
-		expiration: cacheExpiration,
-		stale:      defaultStaleIfError,
-		signer:     "App Engine",
+// appEngineCertificates returns the key source of the app. Calls carry the values of ctx, as
+// App Engine may ask for the ticket of a request.
+func appEngineCertificates(ctx context.Context, cached bool, expiration time.Duration) *keyset.Published {
+	ctx = context.WithoutCancel(ctx)
+	source := &keyset.Published{
+		Shared:     appEngineCache.Get(expiration, func() *keyset.Shared { return new(keyset.Shared) }),
+		Allows:     isCertificateAlg,
+		Cached:     cached,
+		Expiration: expiration,
+		Signer:     "App Engine",
+		Read: func(bounded context.Context, _ bool) (*keyset.Set, fetch.Lifetime, error) {
+			end, _ := bounded.Deadline()
+			ctx, cancel := context.WithDeadline(ctx, end)
+			defer cancel()
+			return readAppEngineCertificates(ctx)
+		},
 	}
-	if enableCache {
-		src.cached = appEngineCache.get(cacheExpiration, func() *refresh.Value[*keySet] { return new(refresh.Value[*keySet]) })
-	}
-	return src
+	source.Loggers.Add(nil)
+	return source
 }
 
-// fetchAppEngineCertificates does what appengine.PublicCertificates does, except
+// readAppEngineCertificates does what appengine.PublicCertificates does, except
 // that it doesn't drop the lifetime that App Engine states.
-func fetchAppEngineCertificates(ctx context.Context) (*keySet, time.Duration, bool, error) {
+func readAppEngineCertificates(ctx context.Context) (*keyset.Set, fetch.Lifetime, error) {
 	const call = "GetPublicCertificatesForApp"
 	response, err := callAppEngine(ctx, call, "", func(ctx context.Context) (*emptypb.Empty, error) {
 		// The response's message type is internal to the SDK. As an empty message
@@ -149,23 +145,24 @@ func fetchAppEngineCertificates(ctx context.Context) (*keySet, time.Duration, bo
 		return response, err
 	})
 	if err != nil {
-		return nil, 0, false, err
+		return nil, fetch.Lifetime{}, err
 	}
-	pems, lifetime, ok, err := parseAppEngineCertificates(response.ProtoReflect().GetUnknown())
+	pems, lifetime, err := parseAppEngineCertificates(response.ProtoReflect().GetUnknown())
 	if err != nil {
-		return nil, 0, false, fmt.Errorf("gcpjwt: App Engine's %s: %w", call, err)
+		return nil, fetch.Lifetime{}, errs.Errorf("App Engine's %s: %w", call, err)
 	}
 	set, err := certificateKeys(pems)
 	if err != nil {
-		err = fmt.Errorf("gcpjwt: App Engine's %s: %w", call, err)
+		return nil, fetch.Lifetime{}, errs.Errorf("App Engine's %s: %w", call, err)
 	}
-	return set, lifetime, ok, err
+	return set, lifetime, nil
 }
 
 // parseAppEngineCertificates reads a GetPublicCertificateForAppResponse:
 // certificates {key_name = 1, x509_certificate_pem = 2} = 1,
 // max_client_cache_time_in_second = 2.
-func parseAppEngineCertificates(message []byte) (pems map[string][]byte, lifetime time.Duration, ok bool, err error) {
+func parseAppEngineCertificates(message []byte) (pems map[string][]byte, lifetime fetch.Lifetime, err error) {
+	const maxSeconds = math.MaxInt64 / uint64(time.Second)
 	pems = make(map[string][]byte)
 	err = eachField(message, func(number protowire.Number, value []byte, integer uint64) error {
 		switch {
@@ -185,11 +182,11 @@ func parseAppEngineCertificates(message []byte) (pems map[string][]byte, lifetim
 			}
 			pems[kid] = text
 		case number == 2 && value == nil && integer <= math.MaxInt64: // it is signed
-			lifetime, ok = time.Duration(min(integer, uint64(maxLifetime/time.Second)))*time.Second, true
+			lifetime = fetch.Lifetime{Stated: true, Value: time.Duration(min(integer, maxSeconds)) * time.Second}
 		}
 		return nil
 	})
-	return pems, lifetime, ok, err
+	return pems, lifetime, err
 }
 
 // eachField calls f with each field of a protocol buffer message: value for

@@ -1,6 +1,7 @@
 package gcpjwt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rsa"
 	"crypto/x509"
@@ -8,7 +9,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,16 +16,19 @@ import (
 	"time"
 	"weak"
 
-	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
+	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
+	"github.com/someone1/gcp-jwt-go/v3/internal/registry"
 )
 
 // defaultCertificateURL is where Google publishes the certificates of service
 // accounts.
 const defaultCertificateURL = "https://www.googleapis.com/robot/v1/metadata/x509/"
 
-// certificateCache holds the certificates of accounts whose configurations
-// enable the cache. Configurations that differ in how long they keep them don't share them.
-var certificateCache = newRegistry[certificateID, refresh.Value[*keySet]]()
+// certificates is what is known of accounts' certificates. It belongs to the process.
+// Configurations that differ in how long they keep them share nothing.
+var certificates = registry.New[certificateID, keyset.Shared]()
 
 type certificateID struct {
 	url        string
@@ -34,113 +37,67 @@ type certificateID struct {
 	stale      time.Duration
 }
 
-// certificates returns the key source of the account.
-func (c *IAMConfig) certificates() (*certificates, error) {
+// certificates returns the key source of the account. cached says whether to keep the keys.
+func (c *IAMConfig) certificates(cached bool) (*keyset.Published, error) {
+	if c == nil {
+		return nil, errs.Errorf("%w: nil *IAMConfig", ErrMissingConfig)
+	}
 	if err := checkAccount("ServiceAccount", c.ServiceAccount); err != nil {
 		return nil, err
 	}
-	base := c.CertificateURL
-	if base == "" {
-		base = defaultCertificateURL
-	}
-	if err := checkCertificateURL(base); err != nil {
+	base := cmp.Or(c.CertificateURL, defaultCertificateURL)
+	if err := fetch.CheckURL("CertificateURL", base); err != nil {
 		return nil, err
 	}
-	if c.CacheExpiration < 0 {
-		return nil, fmt.Errorf("%w: CacheExpiration is negative", ErrInvalidConfig)
-	}
-	client := c.Client
-	if client == nil {
-		client = http.DefaultClient
-	}
-	src := &certificates{
-		expiration: c.CacheExpiration,
-		stale:      c.StaleIfError,
-		signer:     c.ServiceAccount,
-		logger:     c.Logger,
-	}
-	if src.stale == 0 {
-		src.stale = defaultStaleIfError
-	}
-	src.stale = max(src.stale, 0)
-	target := base + url.PathEscape(c.ServiceAccount)
-	if c.EnableCache {
-		id := certificateID{target, weak.Make(client), src.expiration, src.stale}
-		src.cached = certificateCache.get(id, func() *refresh.Value[*keySet] { return new(refresh.Value[*keySet]) })
-	}
-	secure := stayingSecure(client)
-	src.fetch = func(ctx context.Context) (*keySet, time.Duration, bool, error) {
-		set, lifetime, ok, err := fetchCertificates(ctx, secure, target)
-		if err != nil {
-			err = fmt.Errorf("gcpjwt: fetch the certificates of %s: %w", c.ServiceAccount, foreign(ctx, err))
-		}
-		return set, lifetime, ok, err
-	}
-	return src, nil
-}
-
-// checkCertificateURL lets plain http through on loopback only, since whoever
-// can alter the answer can sign tokens.
-func checkCertificateURL(base string) error {
 	u, err := url.Parse(base)
-	if err != nil {
-		return fmt.Errorf("%w: CertificateURL is no URL", ErrInvalidConfig) // it may have a password
+	if err != nil || u.Path == "" {
+		return nil, errs.Errorf("%w: CertificateURL %s: want a path, as the account is appended to it", ErrInvalidConfig, errs.Quote(base))
 	}
-	shown := quote(u.Redacted())
-	switch {
-	case u.Host == "" || u.Path == "" || u.User != nil || strings.ContainsAny(base, "?#"):
-		return fmt.Errorf("%w: CertificateURL %s: want an absolute URL with a path, and without user, query and fragment", ErrInvalidConfig, shown)
-	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
-		return nil
+	if c.CacheExpiration < 0 {
+		return nil, errs.Errorf("%w: CacheExpiration is negative", ErrInvalidConfig)
 	}
-	return fmt.Errorf("%w: CertificateURL %s: want https", ErrInvalidConfig, shown)
+	client := cmp.Or(c.Client, http.DefaultClient)
+	host := errs.Quote(u.Host)
+	target := base + url.PathEscape(c.ServiceAccount)
+	id := certificateID{target, weak.Make(client), c.CacheExpiration, c.StaleIfError}
+	source := &keyset.Published{
+		Shared:     certificates.Get(id, func() *keyset.Shared { return new(keyset.Shared) }),
+		Allows:     isCertificateAlg,
+		Cached:     cached,
+		Expiration: c.CacheExpiration,
+		Stale:      c.StaleIfError,
+		Signer:     c.ServiceAccount,
+		Read: func(ctx context.Context, fresh bool) (*keyset.Set, fetch.Lifetime, error) {
+			response, err := fetch.Get(ctx, fetch.Request{Client: client, URL: target, Fresh: fresh})
+			if err != nil {
+				return nil, fetch.Lifetime{}, c.certificatesFailed(err)
+			}
+			set, err := parseCertificates(response.Body)
+			if err != nil {
+				return nil, fetch.Lifetime{}, c.certificatesFailed(errs.Errorf("ask %s: %w", host, err))
+			}
+			return set, response.Lifetime, nil
+		},
+	}
+	source.Loggers.Add(c.Logger)
+	return source, nil
 }
 
-func isLoopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
-}
+func isCertificateAlg(alg string) bool { return alg == certificateAlg }
 
-// stayingSecure returns a copy of client that follows no redirect to plain http,
-// except from one loopback address to another.
-func stayingSecure(client *http.Client) *http.Client {
-	secure := *client
-	secure.CheckRedirect = func(request *http.Request, via []*http.Request) error {
-		switch {
-		case request.URL.Scheme != "https" && (via[len(via)-1].URL.Scheme == "https" || !isLoopback(request.URL.Hostname())):
-			return errors.New("redirected to plain http")
-		case client.CheckRedirect != nil:
-			return client.CheckRedirect(request, via)
-		case len(via) >= 10:
-			return errors.New("stopped after 10 redirects")
-		}
-		return nil
+// certificatesFailed says which certificates could not be read.
+func (c *IAMConfig) certificatesFailed(err error) error {
+	var status *fetch.StatusError
+	if errors.As(err, &status) && status.Code == http.StatusNotFound {
+		return errs.Errorf("read the certificates of %s (check ServiceAccount, and CertificateURL if the account is of another universe domain): %w", c.ServiceAccount, err)
 	}
-	return &secure
-}
-
-func fetchCertificates(ctx context.Context, client *http.Client, target string) (*keySet, time.Duration, bool, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return nil, 0, false, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, 0, false, err
-	}
-	defer response.Body.Close()
-	body, err := readBody(response)
-	if err != nil {
-		return nil, 0, false, err
-	}
-	set, err := parseCertificates(body)
-	lifetime, ok := statedLifetime(response.Header, time.Now())
-	return set, lifetime, ok, err
+	return errs.Errorf("read the certificates of %s: %w", c.ServiceAccount, err)
 }
 
 // parseCertificates reads a JSON object of PEM certificates or public keys by
 // kid. What isn't an RSA key for RS256 is left out; an error means that there is
 // no other.
-func parseCertificates(body []byte) (*keySet, error) {
+func parseCertificates(body []byte) (*keyset.Set, error) {
 	var entries map[string]json.RawMessage
 	if err := json.Unmarshal(body, &entries); err != nil {
 		return nil, fmt.Errorf("the response is no JSON object: %w", err)
@@ -155,26 +112,23 @@ func parseCertificates(body []byte) (*keySet, error) {
 	return certificateKeys(keys)
 }
 
+var errNoKey = errors.New("the response holds no usable key")
+
 // certificateKeys makes a key set of PEM certificates or public keys by kid.
 // Neither validity nor signature of a certificate is checked: it comes from
 // Google over TLS and is but a container of the key.
-func certificateKeys(pems map[string][]byte) (*keySet, error) {
-	var keys []*verifyKey
+func certificateKeys(pems map[string][]byte) (*keyset.Set, error) {
+	var keys []*keyset.Key
 	for kid, text := range pems {
 		if key, ok := rsaPublicKey(text); ok && kid != "" {
-			keys = append(keys, &verifyKey{kid: kid, alg: certificateAlg, key: key})
+			keys = append(keys, &keyset.Key{ID: kid, Alg: certificateAlg, Public: key})
 		}
 	}
 	if len(keys) == 0 {
 		return nil, errNoKey
 	}
-	slices.SortFunc(keys, func(a, b *verifyKey) int {
-		if a.kid < b.kid {
-			return -1
-		}
-		return 1
-	})
-	return newKeySet(keys), nil
+	slices.SortFunc(keys, func(a, b *keyset.Key) int { return strings.Compare(a.ID, b.ID) })
+	return keyset.New(keys), nil
 }
 
 // rsaPublicKey reads an RSA key of at least 2048 bits (RFC 7518 section 3.3).

@@ -2,12 +2,13 @@ package gcpjwt
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/api/iamcredentials/v1"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
 // The clients that configurations without one of their own share. They are
@@ -40,13 +41,13 @@ func (d *defaultClient[T]) get(ctx context.Context, own *T) (*T, error) {
 	if client := d.made.Load(); client != nil {
 		return client, nil
 	}
-	// Clients keep the context they are made with for fetching credentials, so
-	// it must not end with the call that happens to come first.
+	// Clients keep the context they are made with for fetching credentials, so it must
+	// neither end with the call that happens to come first nor carry its values.
 	results := d.group.DoChan("", func() (any, error) {
 		if client := d.made.Load(); client != nil {
 			return client, nil
 		}
-		client, err := d.make(context.WithoutCancel(ctx))
+		client, err := d.make(context.Background())
 		if err == nil {
 			d.made.Store(client)
 		}
@@ -55,10 +56,10 @@ func (d *defaultClient[T]) get(ctx context.Context, own *T) (*T, error) {
 	select {
 	case result := <-results:
 		if result.Err != nil {
-			return nil, fmt.Errorf("gcpjwt: make the default %s client: %w", d.name, result.Err)
+			return nil, errs.Errorf("make the default %s client: %w", d.name, result.Err)
 		}
 		return result.Val.(*T), nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("gcpjwt: make the default %s client: %w", d.name, ctx.Err())
+		return nil, errs.Errorf("make the default %s client: %w", d.name, ctx.Err())
 	}
 }

@@ -3,7 +3,6 @@ package gcpjwt
 // ResetAppEngine forgets what the process knows of the app's keys, which in
 // production belong to the one app that it is.
 func ResetAppEngine() {
-	appEngineCache.entries.Purge()
-	appEngineCache.last.Store(nil)
+	appEngineCache.Purge()
 	SigningMethodAppEngine.lastKeyID.Store(nil)
 }

@@ -76,10 +76,10 @@ package gcpjwt
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
 // Errors of this package. They are matched with [errors.Is] and wrapped
@@ -87,36 +87,36 @@ import (
 // [errors.As].
 var (
 	// ErrMissingConfig reports a signing key that is a context without the
-	// configuration of the signing method, or a nil configuration.
-	ErrMissingConfig = errors.New("gcpjwt: missing configuration")
+	// configuration of the signing method, or a nil configuration or context.
+	ErrMissingConfig = errs.ErrMissingConfig
 
 	// ErrInvalidConfig reports a configuration that cannot work whatever the
 	// token, such as a malformed KeyPath or ServiceAccount.
-	ErrInvalidConfig = errors.New("gcpjwt: invalid configuration")
+	ErrInvalidConfig = errs.ErrInvalidConfig
 
 	// ErrAlgorithmMismatch reports a key that is made for another algorithm
 	// than the signing method or the token asks for.
-	ErrAlgorithmMismatch = errors.New("gcpjwt: algorithm mismatch")
+	ErrAlgorithmMismatch = errs.ErrAlgorithmMismatch
 
 	// ErrIntegrity reports an answer of Google's that failed its checksum,
 	// name or signature check, three times where the call can be repeated.
-	ErrIntegrity = errors.New("gcpjwt: response failed an integrity check")
+	ErrIntegrity = errs.ErrIntegrity
 
 	// ErrUnknownKeyID reports a token whose kid names no key of the signer, or
 	// one whose HMAC key has been disabled.
-	ErrUnknownKeyID = errors.New("gcpjwt: unknown key ID")
+	ErrUnknownKeyID = errs.ErrUnknownKeyID
 
 	// ErrKeysUnavailable reports that public keys could not be fetched, or
 	// that Cloud KMS could not check a MAC, for whatever reason: Google's error,
 	// which is its cause, tells an outage from a missing permission. The token
 	// may still be good: it is a reason to answer 503 rather than 401.
-	ErrKeysUnavailable = errors.New("gcpjwt: keys unavailable")
+	ErrKeysUnavailable = errs.ErrKeysUnavailable
 
 	// ErrSigningStringChanged reports that signJwt signed another header or
 	// payload than the one it was given. [SignedString] returns the token as
 	// Google made it and so has no use for this error, unless a claim or a
 	// header field that the caller set got lost.
-	ErrSigningStringChanged = errors.New("gcpjwt: signJwt signed another header or payload")
+	ErrSigningStringChanged = errs.ErrSigningStringChanged
 )
 
 // Each configuration has a context key type of its own, so that a context can
@@ -128,38 +128,51 @@ type (
 
 // NewKMSContext returns a copy of parent that carries config. It is the key
 // that the KMS signing methods take. The configuration must not be changed
-// while calls use it.
+// while calls use it. A nil parent stands for [context.Background].
 func NewKMSContext(parent context.Context, config *KMSConfig) context.Context {
-	return context.WithValue(parent, kmsContextKey{}, config)
+	return withConfig(parent, kmsContextKey{}, config)
 }
 
 // KMSFromContext returns the configuration that ctx carries, if any.
 func KMSFromContext(ctx context.Context) (*KMSConfig, bool) {
-	config, _ := ctx.Value(kmsContextKey{}).(*KMSConfig)
-	return config, config != nil
+	return configOf[KMSConfig](ctx, kmsContextKey{})
 }
 
 // NewIAMContext returns a copy of parent that carries config. It is the key
 // that the IAM signing methods take. The configuration must not be changed
-// while calls use it.
+// while calls use it. A nil parent stands for [context.Background].
 func NewIAMContext(parent context.Context, config *IAMConfig) context.Context {
-	return context.WithValue(parent, iamContextKey{}, config)
+	return withConfig(parent, iamContextKey{}, config)
 }
 
 // IAMFromContext returns the configuration that ctx carries, if any.
 func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
-	config, _ := ctx.Value(iamContextKey{}).(*IAMConfig)
+	return configOf[IAMConfig](ctx, iamContextKey{})
+}
+
+func withConfig(parent context.Context, key, config any) context.Context {
+	if parent == nil {
+		parent = context.Background()
+	}
+	return context.WithValue(parent, key, config)
+}
+
+func configOf[T any](ctx context.Context, key any) (*T, bool) {
+	if ctx == nil {
+		return nil, false
+	}
+	config, _ := ctx.Value(key).(*T)
 	return config, config != nil
 }
 
 // SignedString signs token with its method, which must be one of this
 // package, and returns the finished JWT. ctx carries the configuration (see
 // [NewKMSContext] and [NewIAMContext]; App Engine needs none), and its end ends
-// the call.
+// the call. [Signer] does the same without a context that carries anything.
 //
-// The header gets the method's RFC 7518 algorithm, no matter whether the
-// method was overridden, and a kid that names the key that signs. A kid that the
-// caller has set is kept. With [SigningMethodIAMBlob] and
+// The header of the JWT is token.Header with the method's RFC algorithm, no matter
+// whether the method was overridden, and with a kid that names the key that signs. A kid
+// that token.Header has is kept. With [SigningMethodIAMBlob] and
 // [SigningMethodAppEngine] Google says only afterwards which key it used: the
 // last one seen is tried first, and if Google used another, the header is
 // corrected and signed again. After three such misses, which happen while a new key
@@ -167,31 +180,37 @@ func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
 // against each of the signer's keys.
 //
 // With [SigningMethodIAMJWT] the header is Google's: the token is returned byte
-// for byte as signJwt made it, and token.Header is replaced by its header.
+// for byte as signJwt made it.
 //
 // The error is [ErrMissingConfig], [ErrInvalidConfig], [ErrAlgorithmMismatch],
 // [ErrIntegrity], [ErrSigningStringChanged], jwt.ErrInvalidKeyType for a method of
-// another package, jwt.ErrTokenExpired or jwt.ErrTokenInvalidClaims for an exp that
+// another package, jwt.ErrTokenInvalidClaims for claims that make no JSON object,
+// jwt.ErrTokenExpired, jwt.ErrTokenInvalidClaims or jwt.ErrInvalidType for an exp that
 // signJwt refuses, the context's, or Google's, which errors.As and status.Code
 // find. Give ctx a deadline: without one a call may take a minute.
 //
-// token.Header and token.Signature are changed; a token must not be signed from
-// several goroutines at once.
+// SignedString reads token and changes nothing in it: one token may be signed again, by
+// another signer too, and from several goroutines.
 func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
 	if ctx == nil {
-		return "", fmt.Errorf("gcpjwt: SignedString needs a context.Context: %w", jwt.ErrInvalidKeyType)
+		return "", errs.Errorf("SignedString needs a context.Context: %w", jwt.ErrInvalidKeyType)
 	}
 	if token == nil {
-		return "", fmt.Errorf("%w: nil token", jwt.ErrTokenMalformed)
-	}
-	if token.Claims == nil {
-		return "", fmt.Errorf("%w: nil claims", jwt.ErrTokenInvalidClaims)
+		return "", errs.Errorf("%w: nil token", jwt.ErrTokenMalformed)
 	}
 	method, ok := token.Method.(interface {
-		signedString(ctx context.Context, token *jwt.Token) (string, error)
+		signedString(ctx context.Context, d *draft) (string, error)
+		isMethod() bool
 	})
 	if !ok {
-		return "", fmt.Errorf("gcpjwt: SignedString needs a signing method of this package, not %T: %w", token.Method, jwt.ErrInvalidKeyType)
+		return "", errs.Errorf("SignedString needs a signing method of this package, not %T: %w", token.Method, jwt.ErrInvalidKeyType)
 	}
-	return method.signedString(ctx, token)
+	if !method.isMethod() {
+		return "", errNoMethod
+	}
+	d, err := newDraft(token.Header, token.Claims)
+	if err != nil {
+		return "", err
+	}
+	return method.signedString(ctx, d)
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
 // KMSKeyID returns the key ID of a CryptoKeyVersion: the lower-case
@@ -25,6 +28,9 @@ func KMSKeyID(name string) string {
 // before the first signature; prefer [SignedString], which picks the
 // version and the kid together. It is "" for a KeyPath that is neither.
 func (c *KMSConfig) KeyID() string {
+	if c == nil {
+		return ""
+	}
 	path, err := parseKeyPath(c.KeyPath)
 	switch {
 	case err != nil:
@@ -32,10 +38,8 @@ func (c *KMSConfig) KeyID() string {
 	case path.version > 0:
 		return KMSKeyID(c.KeyPath)
 	}
-	if key, ok := cryptoKeys.peek(c.cryptoKeyID()); ok {
-		if kid := key.lastKeyID.Load(); kid != nil {
-			return *kid
-		}
+	if key, ok := cryptoKeys.Peek(c.cryptoKeyID()); ok {
+		return lastOf(&key.lastKeyID)
 	}
 	return ""
 }
@@ -44,10 +48,11 @@ func (c *KMSConfig) KeyID() string {
 // signature in this process, "" before the first one. Google may use another
 // key for the next one; [SignedString] takes care of that.
 func (c *IAMConfig) KeyID() string {
-	if last, ok := iamKeyIDs.peek(c.signerID()); ok {
-		if kid := last.Load(); kid != nil {
-			return *kid
-		}
+	if c == nil {
+		return ""
+	}
+	if last, ok := iamKeyIDs.Peek(c.signerID()); ok {
+		return lastOf(last)
 	}
 	return ""
 }
@@ -55,8 +60,15 @@ func (c *IAMConfig) KeyID() string {
 // KeyID returns the name of the key that App Engine used for the last signature
 // in this process, "" before the first one.
 func (m *SigningMethodAppEngineImpl) KeyID() string {
-	if kid := m.lastKeyID.Load(); kid != nil {
-		return *kid
+	if m == nil {
+		return ""
+	}
+	return lastOf(&m.lastKeyID)
+}
+
+func lastOf(kid *atomic.Pointer[string]) string {
+	if last := kid.Load(); last != nil {
+		return *last
 	}
 	return ""
 }
@@ -74,8 +86,8 @@ var keyPathForm = [...]string{"projects", "locations", "keyRings", "cryptoKeys",
 // with a message that says what to change.
 func parseKeyPath(name string) (keyPath, error) {
 	invalid := func(format string, args ...any) (keyPath, error) {
-		return keyPath{}, fmt.Errorf("%w: KeyPath %s: %s; want projects/*/locations/*/keyRings/*/cryptoKeys/*[/cryptoKeyVersions/*]",
-			ErrInvalidConfig, quote(name), fmt.Sprintf(format, args...))
+		return keyPath{}, errs.Errorf("%w: KeyPath %s: %s; want projects/*/locations/*/keyRings/*/cryptoKeys/*[/cryptoKeyVersions/*]",
+			ErrInvalidConfig, errs.Quote(name), fmt.Sprintf(format, args...))
 	}
 	switch {
 	case name == "":
@@ -105,7 +117,7 @@ func parseKeyPath(name string) (keyPath, error) {
 			return invalid("the ID after %s/ is missing", collection)
 		}
 		if id := segments[2*i+1]; !validID(id, collection == "projects") {
-			return invalid("%s is not an ID of %s", quote(id), collection)
+			return invalid("%s is not an ID of %s", errs.Quote(id), collection)
 		}
 	}
 	if len(segments) > 2*len(keyPathForm) {
@@ -114,7 +126,7 @@ func parseKeyPath(name string) (keyPath, error) {
 	id := segments[len(segments)-1]
 	version, err := strconv.ParseUint(id, 10, 63)
 	if err != nil || version == 0 || id[0] == '0' {
-		return invalid("%s is not a version number", quote(id))
+		return invalid("%s is not a version number", errs.Quote(id))
 	}
 	return keyPath{cryptoKey: name[:strings.LastIndex(name, "/cryptoKeyVersions/")], version: version}, nil
 }

@@ -2,6 +2,8 @@ package gcpjwt
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -63,4 +65,14 @@ func FuzzKeyPath(f *testing.F) {
 			t.Errorf("parseKeyPath(%q).cryptoKey = %q, want %q", name, path.cryptoKey, want)
 		}
 	})
+}
+
+// needsSeeds fails a fuzz test whose committed seeds have gone astray: without
+// them it would go on passing and check next to nothing.
+func needsSeeds(f *testing.F) {
+	f.Helper()
+	seeds, err := os.ReadDir(filepath.Join("testdata", "fuzz", f.Name()))
+	if err != nil || len(seeds) == 0 {
+		f.Fatalf("testdata/fuzz/%s has no seeds: %v", f.Name(), err)
+	}
 }

@@ -84,6 +84,12 @@ func init() {
 	}
 }
 
+// Stock reports whether Method is jwt's own, or a stricter form of it.
+func (a *Algorithm) Stock() bool {
+	_, ours := a.Method.(*verifier)
+	return !ours
+}
+
 // ByName returns the algorithm of a name, nil if there is none.
 func ByName(name string) *Algorithm { return byName[name] }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/algorithm"
 )
 
 // A Key verifies tokens of one kid and one algorithm. It doesn't change.
@@ -38,6 +40,15 @@ func (k *Key) resolve(ctx context.Context) (any, jwt.SigningMethod, error) {
 		return k.Public, nil, nil
 	}
 	return k.Resolver.Resolve(ctx)
+}
+
+// PublicKey returns the key, nil if it is a secret one.
+func (k *Key) PublicKey(ctx context.Context) (any, error) {
+	if algorithm.ByName(k.Alg).MAC {
+		return nil, nil
+	}
+	public, _, err := k.resolve(ctx)
+	return public, err
 }
 
 // A Set holds the keys of a signer. It doesn't change.

@@ -2,12 +2,14 @@ package keyset
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
 	"github.com/someone1/gcp-jwt-go/v3/internal/logs"
 	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
 const (
@@ -17,6 +19,9 @@ const (
 
 	// ReadTimeout bounds each reading of keys.
 	ReadTimeout = 10 * time.Second
+
+	// NotReadyPause is how long it is remembered that a key isn't there, ready or allowed.
+	NotReadyPause = 3 * time.Second
 )
 
 // Published is the source of keys that a signer publishes, as certificates or in a JWK Set.
@@ -74,7 +79,20 @@ func (p *Published) Fetch(ctx context.Context) (*Set, refresh.Lifetime, error) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	set, lifetime, err := p.Read(ctx, p.fresh)
-	return set, lifetime.Keep(p.Expiration, p.Stale), err
+	if err != nil {
+		return nil, afterFailure(err), err
+	}
+	return set, lifetime.Keep(p.Expiration, p.Stale), nil
+}
+
+// afterFailure says when to read again. Only a server that is down gets more time with each
+// failure: what it refuses or doesn't have yet may be there in a moment.
+func afterFailure(err error) refresh.Lifetime {
+	var answer *fetch.StatusError
+	if errors.As(err, &answer) && retry.OfStatus(answer.Code) == retry.Final {
+		return refresh.Lifetime{Retry: NotReadyPause}
+	}
+	return refresh.Lifetime{}
 }
 
 // Failed tells that known keys stay in use.

@@ -1,0 +1,67 @@
+package gcpjwt
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
+)
+
+// abandonable bounds calls of a client that takes no notice of its context's end. A caller
+// leaves such a call when its context ends, but the call goes on and holds its place until
+// the client returns. While callers have left all places, further calls fail at once.
+type abandonable struct {
+	places chan struct{}
+	left   atomic.Int32 // places whose callers have left
+}
+
+func newAbandonable(places int) *abandonable {
+	return &abandonable{places: make(chan struct{}, places)}
+}
+
+// abandon makes a call that its caller may leave behind.
+func abandon[T any](ctx context.Context, a *abandonable, call func(ctx context.Context) (T, error)) (T, error) {
+	var none T
+	select {
+	case a.places <- struct{}{}:
+	default:
+		if int(a.left.Load()) >= cap(a.places) {
+			return none, errs.Errorf("%d earlier calls hang, which is as many as may be left behind", cap(a.places))
+		}
+		select {
+		case a.places <- struct{}{}:
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	results := make(chan result, 1)
+	var parted atomic.Bool // caller and call, whichever ended first
+	go func() {
+		r := result{err: errs.Errorf("the call ended its goroutine")}
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = retry.Panicked(p)
+			}
+			if parted.Swap(true) {
+				a.left.Add(-1)
+			}
+			<-a.places
+			results <- r
+		}()
+		r.value, r.err = call(ctx)
+	}()
+	select {
+	case r := <-results:
+		return r.value, r.err
+	case <-ctx.Done():
+		if !parted.Swap(true) {
+			a.left.Add(1)
+		}
+		return none, ctx.Err()
+	}
+}

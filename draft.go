@@ -1,0 +1,160 @@
+package gcpjwt
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/registry"
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
+)
+
+// draft is a token to be signed. It doesn't change.
+type draft struct {
+	header  map[string]any // the caller's; nil: none
+	kid     string         // the caller's own; "": none
+	claims  jwt.Claims
+	payload []byte // claims in JSON
+}
+
+// newDraft reads what the caller wants to have signed. Claims are the caller's code: a panic
+// in them is an error.
+func newDraft(header map[string]any, claims jwt.Claims) (_ *draft, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errs.Errorf("%w: the claims cannot be encoded: %w", jwt.ErrTokenInvalidClaims, retry.Panicked(p))
+		}
+	}()
+	if claims == nil {
+		return nil, errs.Errorf("%w: nil claims", jwt.ErrTokenInvalidClaims)
+	}
+	d := &draft{header: header, claims: claims}
+	if value, set := header["kid"]; set {
+		if d.kid, _ = value.(string); d.kid == "" {
+			return nil, errs.Errorf("the kid in the token's header must be a non-empty string; remove it to have it set")
+		}
+	}
+	if d.payload, err = json.Marshal(claims); err != nil {
+		return nil, errs.Errorf("%w: encode the claims: %w", jwt.ErrTokenInvalidClaims, err)
+	}
+	if !bytes.HasPrefix(d.payload, []byte("{")) {
+		return nil, errNoObject
+	}
+	return d, nil
+}
+
+var errNoObject = errs.Errorf("%w: the claims must make a JSON object, not an array, a value or null, which a nil map or pointer makes", jwt.ErrTokenInvalidClaims)
+
+// checkPayload refuses a signing string whose payload is JSON, but no object. What isn't
+// JSON is nobody's claims.
+func checkPayload(signingString string) error {
+	_, encoded, _ := strings.Cut(signingString, ".")
+	// Base64url of "{" and any further character.
+	if len(encoded) >= 2 && encoded[0] == 'e' && strings.IndexByte("wxyz0123456789-_", encoded[1]) >= 0 {
+		return nil
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err == nil && json.Valid(payload) && !bytes.HasPrefix(bytes.TrimSpace(payload), []byte("{")) {
+		return errNoObject
+	}
+	return nil
+}
+
+// signingString returns the encoded header and payload. The header is the caller's with alg,
+// and with kid unless the caller has set one; "" stands for none.
+func (d *draft) signingString(alg, kid string) (string, error) {
+	plain := d.kid == "" && kid != ""
+	for name, value := range d.header {
+		plain = plain && (name == "alg" || name == "typ" && value == "JWT")
+	}
+	if plain && (d.header == nil || d.header["typ"] != nil) {
+		return withSegment(plainHeader(alg, kid), d.payload), nil
+	}
+	header := maps.Clone(d.header)
+	if header == nil {
+		header = map[string]any{"typ": "JWT"}
+	}
+	header["alg"] = alg
+	if d.kid == "" && kid != "" {
+		header["kid"] = kid
+	}
+	data, err := json.Marshal(header)
+	if err != nil {
+		return "", errs.Errorf("encode the token's header: %w", err)
+	}
+	return withSegment(base64.RawURLEncoding.EncodeToString(data), d.payload), nil
+}
+
+// headerName is what a header with typ JWT and no further fields has.
+type headerName struct{ alg, kid string }
+
+// plainHeaders are such headers, encoded, so that a signer encodes each of them once.
+var plainHeaders = registry.New[headerName, string]()
+
+func plainHeader(alg, kid string) string {
+	return *plainHeaders.Get(headerName{alg, kid}, func() *string {
+		data, err := json.Marshal(map[string]string{"alg": alg, "kid": kid, "typ": "JWT"})
+		if err != nil {
+			panic(err) // not for strings
+		}
+		segment := base64.RawURLEncoding.EncodeToString(data)
+		return &segment
+	})
+}
+
+// withSegment appends a segment to those of a token.
+func withSegment(segments string, data []byte) string {
+	var text strings.Builder
+	text.Grow(len(segments) + 1 + base64.RawURLEncoding.EncodedLen(len(data)))
+	text.WriteString(segments)
+	text.WriteByte('.')
+	// In pieces of whole groups of 3 bytes, as a segment may be long and a Builder
+	// cannot be encoded into.
+	var encoded [1024]byte
+	for piece := range slices.Chunk(data, 768) {
+		text.Write(base64.RawURLEncoding.AppendEncode(encoded[:0], piece))
+	}
+	return text.String()
+}
+
+// remember stores the key ID that a signer used last.
+func remember(last *atomic.Pointer[string], kid string) {
+	if known := last.Load(); known == nil || *known != kid {
+		stored := kid // so that only this allocates
+		last.Store(&stored)
+	}
+}
+
+// misses is how often a signer whose key is known only after signing may use
+// another key than expected before the token goes without a kid.
+const misses = 3
+
+// signLearningKeyID signs with a signer that says only afterwards which key it
+// used. last is the key ID that it used last.
+func signLearningKeyID(d *draft, alg string, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (string, error) {
+	for miss := 0; ; miss++ {
+		expected := ""
+		if kid := last.Load(); kid != nil && miss < misses {
+			expected = *kid
+		}
+		text, err := d.signingString(alg, expected)
+		if err != nil {
+			return "", err
+		}
+		kid, sig, err := sign(text)
+		if err != nil {
+			return "", err
+		}
+		remember(last, kid)
+		if d.kid != "" || kid == expected || miss == misses {
+			return withSegment(text, sig), nil
+		}
+	}
+}

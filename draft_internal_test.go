@@ -1,0 +1,131 @@
+package gcpjwt
+
+import (
+	"encoding/base64"
+	"errors"
+	"maps"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// What is signed is what jwt would make of the same token, whether or not the header
+// is one that is remembered, and the caller's header stays as it is.
+func TestSigningString(t *testing.T) {
+	t.Parallel()
+	for name, header := range map[string]map[string]any{
+		"remembered":    {"alg": "alias", "typ": "JWT"},
+		"a field more":  {"alg": "alias", "typ": "JWT", "x5t": "1"},
+		"another typ":   {"alg": "alias", "typ": "at+jwt"},
+		"no typ":        {"alg": "alias"},
+		"no alg":        {"typ": "JWT"},
+		"empty":         {},
+		"cty for typ":   {"alg": "alias", "cty": "JWT"},
+		"typ no string": {"alg": "alias", "typ": []string{"JWT"}},
+		"own kid":       {"alg": "alias", "typ": "JWT", "kid": "own"},
+		"none":          nil,
+	} {
+		for _, kid := range []string{"a-kid", "", "<signing>&\"input\" \u2028é", "not UTF-8 \xff", string(make([]byte, 2000))} {
+			for _, alg := range []string{"RS256", "ES256", "RS256"} {
+				claims := jwt.MapClaims{"sub": "<é>", "n": 1}
+				before := maps.Clone(header)
+				d, err := newDraft(header, claims)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := d.signingString(alg, kid)
+				want := maps.Clone(header)
+				if want == nil {
+					want = map[string]any{"typ": "JWT"}
+				}
+				want["alg"] = alg
+				if want["kid"] == nil && kid != "" {
+					want["kid"] = kid
+				}
+				wantText, wantErr := (&jwt.Token{Header: want, Claims: claims}).SigningString()
+				if got != wantText || err != nil || wantErr != nil {
+					t.Errorf("%s, kid %q, %s: got %q, %v, want %q, %v", name, kid, alg, got, err, wantText, wantErr)
+				}
+				if !reflect.DeepEqual(header, before) {
+					t.Errorf("%s: the caller's header became %v", name, header)
+				}
+			}
+		}
+	}
+}
+
+type panickingClaims struct{ jwt.MapClaims }
+
+func (panickingClaims) MarshalJSON() ([]byte, error) { panic("secret") }
+
+// Claims that make no JSON object are refused (C26), and so is a kid that is none.
+func TestNewDraft(t *testing.T) {
+	t.Parallel()
+	for name, claims := range map[string]jwt.Claims{
+		"nil":             nil,
+		"a nil map":       jwt.MapClaims(nil),
+		"a nil pointer":   (*jwt.RegisteredClaims)(nil),
+		"a function":      jwt.MapClaims{"f": func() {}},
+		"a panic":         panickingClaims{},
+		"an array":        arrayClaims{},
+		"an invalid date": jwt.MapClaims{"n": math.NaN()},
+	} {
+		d, err := newDraft(nil, claims)
+		if d != nil || !errors.Is(err, jwt.ErrTokenInvalidClaims) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, %v, want %v", name, d, err, jwt.ErrTokenInvalidClaims)
+		}
+	}
+	for _, kid := range []any{"", 42, nil, []string{"a"}} {
+		if _, err := newDraft(map[string]any{"kid": kid}, jwt.MapClaims{}); err == nil {
+			t.Errorf("kid %v: no error", kid)
+		}
+	}
+}
+
+type arrayClaims struct{ jwt.MapClaims }
+
+func (arrayClaims) MarshalJSON() ([]byte, error) { return []byte("[1]"), nil }
+
+// A payload is refused if it is JSON but no object.
+func TestCheckPayload(t *testing.T) {
+	t.Parallel()
+	for payload, good := range map[string]bool{
+		`{}`: true, `{"a":1}`: true, ` {"a":1}`: true, `{`: true, ``: true, `text`: true, `{"a":"é"}`: true,
+		`null`: false, `1`: false, `"a"`: false, `[]`: false, `true`: false, ` null`: false,
+	} {
+		err := checkPayload("header." + base64.RawURLEncoding.EncodeToString([]byte(payload)))
+		if (err == nil) != good {
+			t.Errorf("payload %q: error %v, want good: %v", payload, err, good)
+		}
+	}
+	for _, text := range []string{"", "header", "header.payload", ".", "a.%%%"} {
+		if err := checkPayload(text); err != nil {
+			t.Errorf("signing string %q: %v", text, err)
+		}
+	}
+}
+
+// The header of an answer is the one that it has, not the one that is expected.
+func TestParseSignedJWTHeader(t *testing.T) {
+	t.Parallel()
+	segment := func(header string) string { return base64.RawURLEncoding.EncodeToString([]byte(header)) }
+	rest := "." + segment("{}") + "." + segment(string(make([]byte, 256)))
+	for header, good := range map[string]bool{
+		`{"alg":"RS256","kid":"k","typ":"JWT"}`:         true,
+		`{"kid":"k","alg":"RS256"}`:                     true,
+		`{"alg":"RS256","kid":"k","typ":"JWT","x":[1]}`: true,
+		`{"alg":"PS256","kid":"k","typ":"JWT"}`:         false,
+		`{"alg":"RS256","kid":"other","typ":"JWT"}`:     false,
+		`{"alg":"RS256","kid":1}`:                       false,
+		`{"alg":"RS256"}`:                               false,
+		`null`:                                          false,
+		`not JSON`:                                      false,
+	} {
+		if _, err := parseSignedJWT(segment(header)+rest, "k"); (err == nil) != good {
+			t.Errorf("%s: error %v, want good: %v", header, err, good)
+		}
+	}
+}

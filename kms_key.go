@@ -1,0 +1,163 @@
+package gcpjwt
+
+import (
+	"context"
+	"slices"
+	"weak"
+
+	kms "cloud.google.com/go/kms/apiv1"
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
+)
+
+// kmsKey is the key that a configuration names: a version, or a CryptoKey whose
+// versions change.
+type kmsKey struct {
+	client   *kms.KeyManagementClient
+	pinned   *kmsVersion
+	rotating *cryptoKey
+	source   *versionSource // of rotating
+}
+
+// kmsConfig returns the configuration that ctx carries.
+func kmsConfig(ctx context.Context) (*KMSConfig, error) {
+	config, ok := KMSFromContext(ctx)
+	if !ok {
+		return nil, errs.Errorf("%w: the context carries no *KMSConfig: make it with NewKMSContext", ErrMissingConfig)
+	}
+	return config, nil
+}
+
+// key resolves the configuration, without any call but that which makes the
+// default client.
+func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
+	client := c.KMSClient
+	if client == nil {
+		client = defaultKMSClient.made.Load()
+	}
+	if client != nil && c.KeyRefresh >= 0 {
+		// What is known has been checked.
+		if version, ok := kmsVersions.Peek(kmsVersionID{weak.Make(client), c.KeyPath}); ok {
+			return &kmsKey{client: client, pinned: version}, nil
+		}
+	}
+	path, err := parseKeyPath(c.KeyPath)
+	if err != nil {
+		return nil, err
+	}
+	if c.KeyRefresh < 0 {
+		return nil, errs.Errorf("%w: KeyRefresh is negative", ErrInvalidConfig)
+	}
+	if client, err = defaultKMSClient.get(ctx, c.KMSClient); err != nil {
+		return nil, err
+	}
+	if path.version > 0 {
+		return &kmsKey{client: client, pinned: versionOf(client, c.KeyPath)}, nil
+	}
+	key := cryptoKeys.Get(c.cryptoKeyID(), newCryptoKey)
+	key.loggers.Add(c.Logger)
+	source := &versionSource{client: client, key: key, name: c.KeyPath, lifetime: c.keyRefresh(), delay: c.activationDelay()}
+	return &kmsKey{client: client, rotating: key, source: source}, nil
+}
+
+// signingVersion returns the version to sign with, by m or by any method if m is nil.
+// failed is the version that a first attempt found disabled, if any.
+func (k *kmsKey) signingVersion(ctx context.Context, m *SigningMethodKMS, failed *kmsVersion) (*kmsVersion, error) {
+	switch {
+	case k.rotating != nil:
+		return k.source.newest(ctx, m, failed)
+	case m == nil:
+		return k.pinned, nil // a Signer's, which has looked
+	}
+	return k.pinned, k.pinned.fits(ctx, k.client, m)
+}
+
+// signerMethod finds the method that a Signer of a version signs with. A MAC key is
+// recognised by the call that signing makes.
+func (k *kmsKey) signerMethod(ctx context.Context) error {
+	v := k.pinned
+	_, err := v.publicKey(ctx, k.client, kmspb.PublicKey_PEM)
+	switch rpcCode(err) {
+	case codes.OK:
+		if traits := v.traits.Load(); traits.method == nil {
+			return errNoMethodFor(v.name, traits.algorithm)
+		}
+		return nil
+	case codes.FailedPrecondition, codes.PermissionDenied:
+	default:
+		return err
+	}
+	if traits := v.traits.Load(); traits != nil && traits.method != nil {
+		return nil // a MAC key that has signed before
+	}
+	mac, macErr := macSign(ctx, k.client, v.name, "x")
+	switch rpcCode(macErr) {
+	case codes.OK:
+	case codes.FailedPrecondition, codes.PermissionDenied:
+		return errs.Errorf("%w; a Signer of a CryptoKeyVersion reads its algorithm, while SignedString needs no more than the permission to sign", err)
+	default:
+		return macErr
+	}
+	for _, m := range kmsMethods {
+		if m.isMAC() && len(mac) == m.hash.Size() {
+			v.traits.Store(newTraits(m.rows[0].algorithm, kmspb.ProtectionLevel_PROTECTION_LEVEL_UNSPECIFIED))
+			return nil
+		}
+	}
+	return errs.Errorf("%w: no signing method is for %s, whose MACs have %d bytes", ErrAlgorithmMismatch, v.name, len(mac))
+}
+
+// verifyKeys returns the source of the keys that config's tokens verify with,
+// having read them once.
+func (k *kmsKey) verifyKeys(ctx context.Context) (keyset.Source, error) {
+	if k.rotating != nil {
+		return k.source, k.source.readKeys(ctx)
+	}
+	v := k.pinned
+	_, err := v.publicKey(ctx, k.client, kmspb.PublicKey_PEM)
+	switch rpcCode(err) {
+	case codes.OK:
+		traits := v.traits.Load()
+		if traits.method == nil {
+			return nil, errNoMethodFor(v.name, traits.algorithm)
+		}
+		return pinnedKeys{keyset.New([]*keyset.Key{v.keyOf(k.client, traits.method)})}, nil
+	case codes.FailedPrecondition, codes.PermissionDenied:
+	default:
+		return nil, err
+	}
+	methods, probeErr := probeMAC(ctx, k.client, v.name)
+	switch rpcCode(probeErr) {
+	case codes.OK:
+	case codes.FailedPrecondition:
+		return nil, err
+	case codes.PermissionDenied:
+		return nil, errs.Errorf("%w; or, if it is a MAC key: %w", err, probeErr)
+	default:
+		return nil, probeErr
+	}
+	if len(methods) == 0 {
+		return nil, errs.Errorf("%w: no signing method is for %s, whose MACs have another length than those of HMAC_SHA256, HMAC_SHA384 and HMAC_SHA512", ErrAlgorithmMismatch, v.name)
+	}
+	var keys []*keyset.Key
+	for _, m := range methods {
+		keys = append(keys, v.keyOf(k.client, m))
+	}
+	return pinnedKeys{keyset.New(keys)}, nil
+}
+
+// pinnedKeys is the key source of one CryptoKeyVersion.
+type pinnedKeys struct{ set *keyset.Set }
+
+func (p pinnedKeys) Accepts(alg string) bool {
+	return slices.ContainsFunc(p.set.Keys(), func(k *keyset.Key) bool { return k.Alg == alg })
+}
+
+func (p pinnedKeys) Get(context.Context) (*keyset.Set, error) { return p.set, nil }
+
+func (p pinnedKeys) Renew(context.Context, *keyset.Set, func(*keyset.Set) bool) (*keyset.Set, error) {
+	return p.set, nil
+}
