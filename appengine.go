@@ -32,12 +32,14 @@ type SigningMethodAppEngineImpl struct {
 // Its key for Sign and token.SignedString is a context, best that of a request
 // that passed appengine.Middleware, as App Engine may ask for that request's
 // ticket; no configuration is needed. For Verify it is a [*rsa.PublicKey].
-var SigningMethodAppEngine = func() *SigningMethodAppEngineImpl {
+var SigningMethodAppEngine = appEngineMethod()
+
+func appEngineMethod() *SigningMethodAppEngineImpl {
 	m := new(SigningMethodAppEngineImpl)
 	m.alias, m.algorithm = "AppEngine", algorithm.ByName(certificateAlg)
 	m.verify = m.algorithm.Method.Verify
 	return m
-}()
+}
 
 // Sign has App Engine sign signingString and returns the RSASSA-PKCS1-v1_5
 // signature. key is a context, whose end ends the call.

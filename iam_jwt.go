@@ -51,8 +51,6 @@ func signedByJWT(ctx context.Context, config *IAMConfig, d *draft) (string, erro
 		return "", err
 	case !sameClaims(d.payload, signed.payload):
 		return "", errs.Errorf("%w: the claims in Google's token are not those of the caller", ErrSigningStringChanged)
-	case d.kid != "" && d.kid != signed.kid:
-		return "", errs.Errorf("%w: Google signed with another key than the kid in the header names: remove it, or use SigningMethodIAMBlob", ErrSigningStringChanged)
 	}
 	return signed.raw, nil
 }

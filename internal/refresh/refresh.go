@@ -28,7 +28,8 @@ type Lifetime struct {
 	Stale time.Duration // usable beyond Fresh for as long as renewals fail
 
 	// Retry is for a Fetch that failed: when to try again, where waiting longer each time
-	// makes no sense, as with a key that isn't ready yet. 0: back off.
+	// makes no sense, as with a key that isn't ready yet. 0: back off. While an old value is
+	// in use, renewals back off anyway.
 	Retry time.Duration
 }
 
@@ -57,7 +58,7 @@ type Value[T comparable] struct {
 	mu       sync.Mutex // guards what follows and changes of kept; never held during a fetch
 	flight   *flight[T]
 	failure  error // of the last fetch; nil when it succeeded
-	unseen   bool  // whether nobody waited for that fetch
+	unseen   bool  // whether nobody waited for that fetch, and it ended too late to be of use
 	failures int   // in a row
 	retryAt  time.Time
 	demandAt time.Time // when Renew last set off a fetch that a cool-down follows
@@ -68,10 +69,10 @@ type kept[T any] struct {
 	renew, fresh, obsolete time.Time
 }
 
-// before reports whether t is still to come by both clocks: by the wall clock,
+// isBefore reports whether t is still to come by both clocks: by the wall clock,
 // which goes on while a machine sleeps, and by the monotonic one, which nobody
 // can put back.
-func before(now, t time.Time) bool {
+func isBefore(now, t time.Time) bool {
 	return now.Before(t) && now.Round(0).Before(t.Round(0))
 }
 
@@ -86,7 +87,7 @@ type flight[T any] struct {
 
 // Current returns the value if it is fresh and not due for renewal.
 func (v *Value[T]) Current() (value T, ok bool) {
-	if k := v.kept.Load(); k != nil && before(time.Now(), k.renew) {
+	if k := v.kept.Load(); k != nil && isBefore(time.Now(), k.renew) {
 		return k.value, true
 	}
 	return value, false
@@ -107,14 +108,14 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 		v.mu.Lock()
 		now := time.Now()
 		k := v.kept.Load()
-		if k != nil && before(now, k.fresh) {
-			if !before(now, k.renew) {
+		if k != nil && isBefore(now, k.fresh) {
+			if !isBefore(now, k.renew) {
 				v.renewInBackground(src, now)
 			}
 			v.mu.Unlock()
 			return k.value, nil
 		}
-		usable := k != nil && before(now, k.obsolete)
+		usable := k != nil && isBefore(now, k.obsolete)
 		if v.down(now) {
 			if usable {
 				v.renewInBackground(src, now)
@@ -135,7 +136,7 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 		if err == nil || ctx.Err() != nil {
 			return value, err
 		}
-		if k := v.kept.Load(); k != nil && before(time.Now(), k.obsolete) {
+		if k := v.kept.Load(); k != nil && isBefore(time.Now(), k.obsolete) {
 			return k.value, nil
 		}
 		if f.demanded {
@@ -234,16 +235,17 @@ func (v *Value[T]) fly(src Source[T], f *flight[T]) {
 func (v *Value[T]) land(src Source[T], f *flight[T], began time.Time, life Lifetime) {
 	v.mu.Lock()
 	v.flight = nil
-	before := v.kept.Load()
+	now, before := time.Now(), v.kept.Load()
+	usable := before != nil && isBefore(now, before.obsolete)
 	switch {
 	case f.err != nil:
-		v.failure, v.unseen = f.err, !f.demanded
+		v.failure, v.unseen = f.err, !f.demanded && !usable
 		pause := life.Retry
-		if pause == 0 {
+		if pause == 0 || usable { // what is in use can wait
 			pause = min(minBackoff<<min(v.failures, 16), maxBackoff)
 			v.failures++
 		}
-		v.retryAt = time.Now().Add(pause)
+		v.retryAt = now.Add(pause)
 	case life.Fresh <= 0:
 		v.succeed(nil)
 	default:
