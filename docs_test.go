@@ -17,7 +17,18 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-var documents = []string{"README.md", "MIGRATION.md", "ROTATION.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+// documents returns all documents.
+func documents(t *testing.T) (names []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
+	}
+	return names
+}
 
 // read returns the lines of a file.
 func read(t *testing.T, name string) []string {
@@ -89,7 +100,7 @@ func TestSnippets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		for _, b := range blocks(t, document, "go") {
 			text := "\n" + unindented(b.lines)
 			if !slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, text) }) {
@@ -139,10 +150,10 @@ func TestReadme(t *testing.T) {
 // TestMigrationDiff checks that the diff in MIGRATION.md ends at what compiles,
 // and begins at something that doesn't know v3.
 func TestMigrationDiff(t *testing.T) {
-	const ported = "examples/migrated/tokens.go"
-	found := blocks(t, "MIGRATION.md", "diff")
+	const migration, ported = "docs/MIGRATION.md", "examples/migrated/tokens.go"
+	found := blocks(t, migration, "diff")
 	if len(found) != 1 {
-		t.Fatalf("MIGRATION.md has %d diffs, want 1", len(found))
+		t.Fatalf("%s has %d diffs, want 1", migration, len(found))
 	}
 	var before, after []string
 	for i, line := range found[0].lines {
@@ -158,14 +169,14 @@ func TestMigrationDiff(t *testing.T) {
 		case "+":
 			after = append(after, text)
 		default:
-			t.Errorf("MIGRATION.md:%d: a diff has no line %q", found[0].line+i, line)
+			t.Errorf("%s:%d: a diff has no line %q", migration, found[0].line+i, line)
 		}
 	}
 	if !slices.Equal(after, read(t, ported)) {
-		t.Errorf("MIGRATION.md:%d: the diff doesn't lead to %s", found[0].line, ported)
+		t.Errorf("%s:%d: the diff doesn't lead to %s", migration, found[0].line, ported)
 	}
 	if text := strings.Join(before, "\n"); strings.Contains(text, "/v3") || !strings.Contains(text, "gcp-jwt-go/v2") {
-		t.Errorf("MIGRATION.md:%d: the diff doesn't start from v2", found[0].line)
+		t.Errorf("%s:%d: the diff doesn't start from v2", migration, found[0].line)
 	}
 }
 
@@ -175,9 +186,10 @@ var (
 	codeSpan    = regexp.MustCompile("`[^`]*`")
 )
 
-// TestLinks checks that the files and headings exist that the documents name.
+// TestLinks checks that the files and headings exist that the documents name:
+// links from the document's own folder, paths in commands from the top.
 func TestLinks(t *testing.T) {
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		fenced := false
 		for i, line := range read(t, document) {
 			if strings.HasPrefix(line, "```") {
@@ -199,6 +211,8 @@ func TestLinks(t *testing.T) {
 				path, anchor, _ := strings.Cut(match[1], "#")
 				if path == "" {
 					path = document
+				} else {
+					path = filepath.Join(filepath.Dir(document), path)
 				}
 				if _, err := os.Stat(path); err != nil {
 					t.Errorf("%s:%d: %v", document, i+1, err)
