@@ -17,6 +17,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -36,7 +37,7 @@ func certBubble(t *testing.T, f func(t *testing.T, server *testutil.IAM, config 
 		server, config := start.IAM(t, testutil.InMemory())
 		server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(certLifetime/time.Second))}})
 		config.EnableCache = true
-		text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 		f(t, server, config, text)
 		server.SetLatency(0)
 		server.Intercept(nil)
@@ -192,7 +193,7 @@ func TestCacheRotation(t *testing.T) {
 		}
 		server.SetSigningKeys(account, kid)
 		server.RemoveKey(account, oldKid)
-		text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 		certWant(t, keyfunc, text, nil)
 		certWantFetches(t, server, 2)
 		certWant(t, keyfunc, oldText, gcpjwt.ErrUnknownKeyID)
@@ -614,7 +615,7 @@ func TestCacheWithoutLifetime(t *testing.T) {
 func TestCacheHitAllocatesNothing(t *testing.T) {
 	server, config := start.IAM(t)
 	config.EnableCache = true
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	key := any(server.PublicKey(account, server.KeyIDs(account)[0]))
 	allocations := func(keyfunc jwt.Keyfunc) float64 {
 		return testing.AllocsPerRun(200, func() {

@@ -12,17 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-)
 
-// Time limits where a caller sets none, and the longest back-off after failures.
-const (
-	faultFetchLimit = 10 * time.Second // of keys, certificates and lists
-	faultCallLimit  = time.Minute      // of every other call
-	faultBackoff    = time.Minute
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
 
 // faultManyCalls bounds the attempts at a call that is retried until its
@@ -85,7 +79,7 @@ func (w faultWant) check(t *testing.T, err error) {
 		t.Error("got no error")
 		return
 	}
-	if errors.Is(err, errFaultPanic) || errors.Is(err, errFaultToken) {
+	if errors.Is(err, errFaultPanic) || errors.Is(err, systest.ErrToken) {
 		t.Errorf("got %v", err)
 		return
 	}
@@ -143,7 +137,7 @@ func (c faultCell) run(t *testing.T) {
 	rig.lift()
 	pause := c.want.pause
 	if pause == 0 {
-		pause = faultBackoff
+		pause = systest.Backoff
 	}
 	time.Sleep(pause)
 	before = rig.calls()
@@ -185,7 +179,7 @@ func (r *faultRig) checkSecrets(t *testing.T, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := err.Error()
-	for _, secret := range append(r.secrets, faultClaim, faultCredential, "eyJ") {
+	for _, secret := range append(r.secrets, systest.Claim, faultCredential, "eyJ") {
 		if strings.Contains(text, secret) {
 			t.Errorf("the error holds a secret, %.40q: %.300q", secret, text)
 		}
@@ -193,25 +187,13 @@ func (r *faultRig) checkSecrets(t *testing.T, err error) {
 	if strings.ContainsAny(text, "\r\n") {
 		t.Errorf("the error has several lines: %.300q", text)
 	}
-	if len(text) > faultMaxText {
-		t.Errorf("the error is %d bytes long, want at most %d: %.100q", len(text), faultMaxText, text)
+	if len(text) > systest.MaxText {
+		t.Errorf("the error is %d bytes long, want at most %d: %.100q", len(text), systest.MaxText, text)
 	}
 }
 
-const (
-	// faultClaim is the value of a claim in every token of the matrix, and
-	// faultCredential what requests over HTTP carry as Authorization.
-	faultClaim      = "claim-that-stays-private"
-	faultCredential = "credential-that-stays-private"
-
-	// faultMaxText is how long an error may be.
-	faultMaxText = 2048
-)
-
-// faultToken is an unsigned token with the claim to look for.
-func faultToken(method jwt.SigningMethod) *jwt.Token {
-	return jwt.NewWithClaims(method, jwt.MapClaims{"sub": faultClaim, "exp": time.Now().Add(10 * time.Hour).Unix()})
-}
+// faultCredential is what requests over HTTP carry as Authorization.
+const faultCredential = "credential-that-stays-private"
 
 // faultCells is how many cells the matrix has at least. A lower number means
 // that some have been lost.
@@ -264,15 +246,4 @@ var faultCallers = []struct {
 	}, context.DeadlineExceeded, time.Second},
 }
 
-// faultVerify parses a token that must be good.
-func faultVerify(text string, keyfunc jwt.Keyfunc) error {
-	_, err := jwt.Parse(text, keyfunc)
-	return err
-}
-
-var (
-	// errFaultToken reports a token that SignedString should not have returned.
-	errFaultToken = errors.New("the signed token does not verify")
-
-	errFaultPanic = errors.New("panic")
-)
+var errFaultPanic = errors.New("panic")

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
@@ -30,20 +29,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
-
-// hygieneText checks that a text is fit for a line of a log.
-func hygieneText(t *testing.T, text string) {
-	t.Helper()
-	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }) {
-		t.Errorf("the text has characters that forge lines or control terminals: %.300q", text)
-	}
-	if len(text) > faultMaxText {
-		t.Errorf("the text is %d bytes long, want at most %d: %.100q", len(text), faultMaxText, text)
-	}
-}
 
 // A hygieneRecorder answers requests itself and keeps their URLs.
 type hygieneRecorder struct {
@@ -135,7 +124,7 @@ func TestHygieneAccounts(t *testing.T) {
 				t.Errorf("%s %.50q: got no error", use.name, hostile)
 				continue
 			}
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 			requests := recorder.take()
 			if len(requests) == 0 {
 				refused++
@@ -205,7 +194,7 @@ func TestHygieneCertificateURL(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%q: got no error", base)
 			}
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("%q: the error holds the password: %v", base, err)
 			}
@@ -264,7 +253,7 @@ func TestHygieneKeyPaths(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%.100q: got no error", path)
 		}
-		hygieneText(t, err.Error())
+		systest.CheckText(t, err.Error())
 		if requests.Load() == before {
 			refused++
 			if !errors.Is(err, gcpjwt.ErrInvalidConfig) {
@@ -311,7 +300,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 					}
 					return next(ctx, req)
 				})
-				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client})
+				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -327,7 +316,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 					if !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
 						t.Fatalf("got %v, want %v", err, gcpjwt.ErrUnknownKeyID)
 					}
-					hygieneText(t, err.Error())
+					systest.CheckText(t, err.Error())
 				}
 			})
 		})
@@ -344,7 +333,7 @@ func hygieneToken(t *testing.T, header map[string]any) string {
 		}
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
-	return encode(header) + "." + encode(map[string]any{"sub": faultClaim}) + "." + base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("signature"), 30))
+	return encode(header) + "." + encode(map[string]any{"sub": systest.Claim}) + "." + base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("signature"), 30))
 }
 
 // TestHygieneHeaders puts hostile values into the other header fields that are
@@ -369,9 +358,9 @@ func TestHygieneHeaders(t *testing.T) {
 		}
 		// The parser's own errors are jwt's; the Keyfunc's have to be clean.
 		if !errors.Is(err, jwt.ErrTokenMalformed) {
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 		}
-		for _, secret := range []string{faultClaim, "signaturesignature", "eyJ"} {
+		for _, secret := range []string{systest.Claim, "signaturesignature", "eyJ"} {
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error holds a part of the token: %.200q", err)
 			}
@@ -392,7 +381,7 @@ func TestHygieneEcho(t *testing.T) {
 			_, _ = fmt.Fprintf(w, `{"error": {"code": 400, "message": %s, "status": "INVALID_ARGUMENT"}}`, message)
 		})
 		for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT} {
-			token := faultToken(method)
+			token := systest.Token(method)
 			_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
 			hygieneEcho(t, err, token)
 		}
@@ -408,15 +397,15 @@ func TestHygieneEcho(t *testing.T) {
 			}
 			return next(ctx, req)
 		})
-		for _, row := range soakMethods {
-			if row.method.Alg() != "KMSEdDSA" && row.method.Alg() != "KMSHS256" {
+		for _, row := range systest.Methods() {
+			if row.Method.Alg() != "KMSEdDSA" && row.Method.Alg() != "KMSHS256" {
 				continue // those that send a digest have nothing to echo
 			}
-			version, err := server.CreateKey(row.method.Alg(), row.algorithm)
+			version, err := server.CreateKey(row.Method.Alg(), row.Algorithm)
 			if err != nil {
 				t.Fatal(err)
 			}
-			token := faultToken(row.method)
+			token := systest.Token(row.Method)
 			_, err = gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), token)
 			hygieneEcho(t, err, token)
 		}
@@ -428,12 +417,12 @@ func hygieneEcho(t *testing.T, err error, token *jwt.Token) {
 	if err == nil {
 		t.Fatal("got no error")
 	}
-	hygieneText(t, err.Error())
+	systest.CheckText(t, err.Error())
 	claims, jsonErr := json.Marshal(token.Claims)
 	if jsonErr != nil {
 		t.Fatal(jsonErr)
 	}
-	for _, secret := range []string{faultClaim, "eyJ", base64.StdEncoding.EncodeToString(claims)} {
+	for _, secret := range []string{systest.Claim, "eyJ", base64.StdEncoding.EncodeToString(claims)} {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("the error holds %q: %.300q", secret, err)
 		}
@@ -459,20 +448,20 @@ func TestHygieneLogs(t *testing.T) {
 				iam.SetCertificateHeader(http.Header{"Cache-Control": {"max-age=300"}})
 				config.EnableCache, config.Logger = true, logger
 				ofIAM := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
-				text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+				text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 				kms, client := start.KMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
 				}
-				path := cryptoKeyOf(version)
+				path := systest.CryptoKeyOf(version)
 				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, Logger: logger})
 				if err != nil {
 					t.Fatal(err)
 				}
-				byKMS := sign(t, gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), gcpjwt.SigningMethodKMSES256, nil)
+				byKMS := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), gcpjwt.SigningMethodKMSES256, nil)
 				verify := func() {
-					for _, err := range []error{faultVerify(text, ofIAM), faultVerify(byKMS, ofKMS)} {
+					for _, err := range []error{systest.Verify(text, ofIAM), systest.Verify(byKMS, ofKMS)} {
 						if err != nil {
 							t.Error(err)
 						}
@@ -525,7 +514,7 @@ func TestHygieneLogs(t *testing.T) {
 					if strings.Contains(line, "eyJ") {
 						t.Errorf("a record with a token: %q", line)
 					}
-					hygieneText(t, line)
+					systest.CheckText(t, line)
 				}
 			})
 		})
@@ -554,7 +543,7 @@ func (c hygieneCounter) Handle(ctx context.Context, record slog.Record) error {
 // that the plain server at the end of a redirect isn't even asked.
 func TestHygieneRedirects(t *testing.T) {
 	iam, config := start.IAM(t)
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
 
 	// good serves the account's certificates over TLS, and redirects under /to/.
@@ -627,7 +616,7 @@ func TestHygieneRedirects(t *testing.T) {
 				client.CheckRedirect = func(*http.Request, []*http.Request) error { return test.own }
 			}
 			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account, Client: client, CertificateURL: entry.URL + "/"})
-			err := faultVerify(text, keyfunc)
+			err := systest.Verify(text, keyfunc)
 			if test.ok {
 				if err != nil {
 					t.Errorf("got error %v, want none", err)

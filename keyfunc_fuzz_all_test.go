@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -47,7 +48,7 @@ func fuzzKMS(f *testing.F) (version string, keyfuncs []jwt.Keyfunc) {
 		}
 		return response, err
 	})
-	for _, path := range []string{version, cryptoKeyOf(version)} {
+	for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(context.Background(), &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client})
 		if err != nil {
 			f.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/api/option"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
 
 // iamSeeds fails a fuzz target whose seeds aren't where it is run, which would
@@ -144,7 +145,7 @@ func FuzzAccount(f *testing.F) {
 	f.Add("100000000000000000001")
 	f.Fuzz(func(t *testing.T, name string) {
 		var requests []*http.Request
-		client := &http.Client{Transport: certTransport(func(r *http.Request) (*http.Response, error) {
+		client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 			requests = append(requests, r)
 			return &http.Response{StatusCode: http.StatusNotFound, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
 		})}

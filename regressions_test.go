@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -29,8 +30,8 @@ import (
 // A token that is signed again gets the kid of the version that then signs.
 func TestSignAgainAfterRotation(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
-		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, jwt.MapClaims{"n": 1})
 		text, err := gcpjwt.SignedString(ctx, token)
 		if err != nil {
@@ -94,11 +95,11 @@ func TestExpiresLongAgo(t *testing.T) {
 // is no reason to refuse the token.
 func TestMACOutageOutweighsDisabledVersion(t *testing.T) {
 	server, client := start.KMS(t)
-	first := kmsCreate(t, server, kmsHMAC256)
-	second, _ := server.CreateVersion(cryptoKeyOf(first))
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
-	text := kmsSignBare(t, kmsContext(t.Context(), client, second), gcpjwt.SigningMethodKMSHS256, "HS256")
-	server.SetState(first, kmsDisabled) // not yet known
+	first := systest.Create(t, server, systest.HMAC256)
+	second, _ := server.CreateVersion(systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.SignBare(t, systest.KMSContext(t.Context(), client, second), gcpjwt.SigningMethodKMSHS256, "HS256")
+	server.SetState(first, systest.Disabled) // not yet known
 	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 		if req, ok := req.(*kmspb.MacVerifyRequest); ok && req.Name == second {
 			return nil, status.Error(codes.Internal, "no")
@@ -115,13 +116,13 @@ func TestMACOutageOutweighsDisabledVersion(t *testing.T) {
 func TestMACVerificationIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, client := start.KMS(t, testutil.InMemory())
-		first := kmsCreate(t, server, kmsHMAC256)
+		first := systest.Create(t, server, systest.HMAC256)
 		for range 9 {
-			server.CreateVersion(cryptoKeyOf(first))
+			server.CreateVersion(systest.CryptoKeyOf(first))
 		}
-		keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
-		text := kmsSignBare(t, kmsContext(t.Context(), client, first), gcpjwt.SigningMethodKMSHS256, "HS256")
-		kmsHang(server, "MacVerify")
+		keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+		text := systest.SignBare(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSHS256, "HS256")
+		systest.Hang(server, "MacVerify")
 		start := time.Now()
 		jwt.Parse(text, keyfunc)
 		if got := time.Since(start); got > 11*time.Second {
@@ -134,15 +135,15 @@ func TestMACVerificationIsBounded(t *testing.T) {
 func TestIncompleteKeySet(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		rig.create()
-		other := kmsClient(rig, rig.server)
-		text := kmsSignBare(rig, kmsContext(rig.Context(), other, rig.version(2)), gcpjwt.SigningMethodKMSES256, "ES256")
+		other := systest.Client(rig, rig.server)
+		text := systest.SignBare(rig, systest.KMSContext(rig.Context(), other, rig.version(2)), gcpjwt.SigningMethodKMSES256, "ES256")
 		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
 				return nil, status.Error(codes.Internal, "no")
 			}
 			return next(ctx, req)
 		})
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		_, err := jwt.Parse(text, keyfunc)
 		if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
 			rig.Errorf("a good token without kid by a version whose key can't be read: %v", err)
@@ -175,10 +176,10 @@ func TestSignBlobEcho(t *testing.T) {
 func TestSignersFetchKeysForVerifiers(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		rig.signs(1, 0)
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		rig.create()
 		text := rig.by(rig.version(2))
-		time.Sleep(kmsRefresh - time.Second)
+		time.Sleep(systest.Refresh - time.Second)
 		rig.signs(1, 0) // sets off the reading
 		synctest.Wait()
 		rig.server.SetLatency(5 * time.Second)
@@ -190,7 +191,7 @@ func TestSignersFetchKeysForVerifiers(t *testing.T) {
 func TestTransportEndsItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		config := &gcpjwt.IAMConfig{ServiceAccount: account, EnableCache: true, Client: &http.Client{Transport: certTransport(func(*http.Request) (*http.Response, error) {
+		config := &gcpjwt.IAMConfig{ServiceAccount: account, EnableCache: true, Client: &http.Client{Transport: systest.Transport(func(*http.Request) (*http.Response, error) {
 			n++
 			runtime.Goexit()
 			return nil, nil
@@ -209,10 +210,10 @@ func TestTransportEndsItsGoroutine(t *testing.T) {
 func TestSignerWithoutPublicKeysInOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, client := start.KMS(t, testutil.InMemory())
-		version := kmsCreate(t, server, kmsP256)
+		version := systest.Create(t, server, systest.P256)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
-		ctx := kmsContext(t.Context(), client, version)
-		sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		ctx := systest.KMSContext(t.Context(), client, version)
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
 		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			if _, ok := req.(*kmspb.GetPublicKeyRequest); ok {
 				return nil, status.Error(codes.ResourceExhausted, "read quota")
