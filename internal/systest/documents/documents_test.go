@@ -1,4 +1,4 @@
-package gcpjwt_test
+package documents_test
 
 import (
 	"io/fs"
@@ -12,10 +12,21 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest/api"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+// TestMain runs the tests in the module's folder, which the documents speak of.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../../.."); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // documents returns all documents.
 func documents(t *testing.T) (names []string) {
@@ -90,7 +101,7 @@ func TestSnippets(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != "." && (path == "internal" || entry.Name()[0] == '.'):
+		case entry.IsDir() && path != "." && entry.Name()[0] == '.':
 			return fs.SkipDir
 		case strings.HasSuffix(path, "_test.go"), strings.HasPrefix(path, "examples"+string(filepath.Separator)) && strings.HasSuffix(path, ".go"):
 			sources = append(sources, "\n"+unindented(read(t, path)))
@@ -269,11 +280,7 @@ func tableRows(t *testing.T, document string, name *regexp.Regexp) (rows [][]str
 // TestMethodTable checks the README's table of methods against the package: its
 // variables, the names that jwt knows, and what Cloud KMS's keys do.
 func TestMethodTable(t *testing.T) {
-	p, err := readPackage(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := p.exported()
+	lines, err := api.Exported(".")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,8 +354,8 @@ func TestMethodTable(t *testing.T) {
 			if err != nil {
 				t.Fatalf("README.md: %s doesn't sign with a key of this algorithm: %v", alias, err)
 			}
-			if token.Header["alg"] != alg {
-				t.Errorf("README.md: %s is %v, not %s", alias, token.Header["alg"], alg)
+			if got := systest.Header(t, text)["alg"]; got != alg {
+				t.Errorf("README.md: %s is %v, not %s", alias, got, alg)
 			}
 			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 			if err != nil {
@@ -377,4 +384,45 @@ func kmsAlgorithms(cell string) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestErrorTable checks that the README says of every exported error when it
+// comes, what to do, and with which status the middleware answers.
+func TestErrorTable(t *testing.T) {
+	var variables []string
+	dirs, err := api.Packages(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		lines, err := api.Exported(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			_, declaration, _ := strings.Cut(line, ", ")
+			if name, ok := strings.CutPrefix(declaration, "var Err"); ok {
+				name, _, _ = strings.Cut(name, " ")
+				variables = append(variables, "Err"+name)
+			}
+		}
+	}
+	if len(variables) == 0 {
+		t.Fatal("the packages export no errors")
+	}
+	documented := make(map[string]bool)
+	for _, row := range tableRows(t, "README.md", regexp.MustCompile(`^Err\w+$`)) {
+		documented[row[0]] = true
+		if len(row) != 4 || slices.Contains(row, "") {
+			t.Errorf("README.md: %s needs three cells: when, what to do, HTTP status", row[0])
+		}
+		if !slices.Contains(variables, row[0]) {
+			t.Errorf("README.md: there is no %s", row[0])
+		}
+	}
+	for _, name := range variables {
+		if !documented[name] {
+			t.Errorf("README.md: the table of errors lacks %s", name)
+		}
+	}
 }

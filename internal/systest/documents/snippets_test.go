@@ -1,4 +1,4 @@
-package gcpjwt_test
+package documents_test
 
 import (
 	"context"

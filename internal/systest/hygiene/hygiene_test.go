@@ -1,4 +1,4 @@
-package gcpjwt_test
+package hygiene_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/api/iamcredentials/v1"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
@@ -34,24 +35,28 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-// A hygieneRecorder answers requests itself and keeps their URLs.
-type hygieneRecorder struct {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
+
+// A requestLog answers requests itself and keeps their URLs.
+type requestLog struct {
 	mu       sync.Mutex
 	requests []*http.Request
 	answer   func(*http.Request) *http.Response
 }
 
-func (r *hygieneRecorder) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests = append(r.requests, request)
 	if r.answer != nil {
 		return r.answer(request), nil
 	}
-	return hygieneAnswer(request, http.StatusNotFound, `{"error": {"code": 404, "message": "Not found."}}`), nil
+	return answer(request, http.StatusNotFound, `{"error": {"code": 404, "message": "Not found."}}`), nil
 }
 
-func hygieneAnswer(request *http.Request, status int, body string) *http.Response {
+func answer(request *http.Request, status int, body string) *http.Response {
 	return &http.Response{
 		StatusCode: status, Request: request, Body: io.NopCloser(strings.NewReader(body)),
 		Header: http.Header{"Content-Type": {"application/json"}},
@@ -59,7 +64,7 @@ func hygieneAnswer(request *http.Request, status int, body string) *http.Respons
 }
 
 // take returns the requests so far and forgets them.
-func (r *hygieneRecorder) take() []*http.Request {
+func (r *requestLog) take() []*http.Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	requests := r.requests
@@ -67,8 +72,8 @@ func (r *hygieneRecorder) take() []*http.Request {
 	return requests
 }
 
-// hygieneAccounts are accounts from someone who wants a request to go elsewhere.
-func hygieneAccounts() []string {
+// hostileAccounts are accounts from someone who wants a request to go elsewhere.
+func hostileAccounts() []string {
 	accounts := []string{
 		"", "-", ".", "..", "/", "@", "a@", "@b", "@evil.example", "a@b@evil.example", "a@b@evil.example/x",
 		"../../v1/projects/-/serviceAccounts/a@b", "projects/-/serviceAccounts/a@b", "projects/p/serviceAccounts/a@b",
@@ -85,10 +90,10 @@ func hygieneAccounts() []string {
 	return accounts
 }
 
-// TestHygieneAccounts checks that whatever an account or a delegate looks like,
+// TestAccounts checks that whatever an account or a delegate looks like,
 // requests go to the host and path that they are meant for, or nowhere.
-func TestHygieneAccounts(t *testing.T) {
-	recorder := new(hygieneRecorder)
+func TestAccounts(t *testing.T) {
+	recorder := new(requestLog)
 	client := &http.Client{Transport: recorder}
 	service, err := iamcredentials.NewService(t.Context(), option.WithHTTPClient(client), option.WithEndpoint("https://iam.example.com"))
 	if err != nil {
@@ -97,7 +102,7 @@ func TestHygieneAccounts(t *testing.T) {
 	const good = "signer@test.iam.gserviceaccount.com"
 	blob := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"sub": "somebody"})
 	var refused, sent int
-	for _, hostile := range hygieneAccounts() {
+	for _, hostile := range hostileAccounts() {
 		for _, use := range []struct {
 			name    string
 			account string // that requests are about
@@ -139,7 +144,7 @@ func TestHygieneAccounts(t *testing.T) {
 				if use.query != "" {
 					want += "?" + use.query
 				}
-				if got := hygieneURL(request.URL); got != want {
+				if got := shownURL(request.URL); got != want {
 					t.Errorf("%s %.50q: request to %s, want %s", use.name, hostile, got, want)
 				}
 				if request.Host != "iam.example.com" && request.Host != "" {
@@ -154,9 +159,9 @@ func TestHygieneAccounts(t *testing.T) {
 	}
 }
 
-// hygieneURL shows a URL as a server reads it: where it connects to, and the
+// shownURL shows a URL as a server reads it: where it connects to, and the
 // path with nothing decoded that an escape kept apart.
-func hygieneURL(u *url.URL) string {
+func shownURL(u *url.URL) string {
 	u = &url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, Fragment: u.Fragment}
 	if u.Opaque != "" || u.User != nil {
 		return "with a user or opaque: " + u.String()
@@ -175,9 +180,9 @@ func hygieneURL(u *url.URL) string {
 	return text
 }
 
-// TestHygieneCertificateURL checks that an account cannot become part of the
+// TestCertificateURL checks that an account cannot become part of the
 // host, the query or the fragment, however the URL in front of it ends.
-func TestHygieneCertificateURL(t *testing.T) {
+func TestCertificateURL(t *testing.T) {
 	for _, base := range []string{
 		"https://certs.example.com", "https://certs.example.com:8443", "https://certs.example.com/", "https://certs.example.com/x509",
 		"https://certs.example.com/x509/", "https://certs.example.com/?", "https://certs.example.com?", "https://certs.example.com/#", "https://certs.example.com/x509?a=",
@@ -186,7 +191,7 @@ func TestHygieneCertificateURL(t *testing.T) {
 		"https://certs.example.com\n/", "https://certs.example.com/\n",
 	} {
 		for _, account := range []string{"signer@evil.example", "123456"} {
-			recorder := new(hygieneRecorder)
+			recorder := new(requestLog)
 			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), &gcpjwt.IAMConfig{
 				ServiceAccount: account, CertificateURL: base, Client: &http.Client{Transport: recorder},
 			})
@@ -208,10 +213,10 @@ func TestHygieneCertificateURL(t *testing.T) {
 	}
 }
 
-// TestHygieneKeyPaths does for key paths what TestHygieneAccounts does for
+// TestKeyPaths does for key paths what TestAccounts does for
 // accounts: a path is refused, or is the resource name in the request and in its
 // routing header, and nothing else.
-func TestHygieneKeyPaths(t *testing.T) {
+func TestKeyPaths(t *testing.T) {
 	const prefix = "projects/p/locations/l/keyRings/r/cryptoKeys/"
 	paths := []string{
 		"", "/", prefix, prefix + "k/", prefix + "/cryptoKeyVersions/1", prefix + "k/cryptoKeyVersions/", prefix + "k/cryptoKeyVersions/1/",
@@ -269,16 +274,16 @@ func TestHygieneKeyPaths(t *testing.T) {
 	}
 }
 
-// hygieneKeyIDs are kids from someone who writes tokens.
-var hygieneKeyIDs = []string{
+// hostileKeyIDs are kids from someone who writes tokens.
+var hostileKeyIDs = []string{
 	"a\nb", "a\r\nlevel=ERROR msg=\"all is well\"", "\x1b[2J", "\x00", "a\u2028b", "\u0085", "\xff\xfe", "../../../secret", "https://evil.example/", "?x=y", "#", "%0a", `"`, `\n`, "{kid}",
 	strings.Repeat("k", 64<<10), strings.Repeat("\n", 64<<10), strings.Repeat("\u2028", 100), strings.Repeat("k", 256), strings.Repeat("k", 257),
 }
 
-// TestHygieneKeyIDs checks that a kid reaches no request, and errors only quoted
+// TestKeyIDs checks that a kid reaches no request, and errors only quoted
 // and cut to size.
-func TestHygieneKeyIDs(t *testing.T) {
-	for _, kid := range hygieneKeyIDs {
+func TestKeyIDs(t *testing.T) {
+	for _, kid := range hostileKeyIDs {
 		t.Run(fmt.Sprintf("%.20q", kid), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				iam, config := start.IAM(t, testutil.InMemory())
@@ -311,7 +316,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 					{"RS256", gcpjwt.IAMVerifyKeyfunc(t.Context(), config)},
 					{"ES256", ofKMS},
 				} {
-					text := hygieneToken(t, map[string]any{"alg": verifier.alg, "kid": kid})
+					text := forgedToken(t, map[string]any{"alg": verifier.alg, "kid": kid})
 					_, err := jwt.Parse(text, verifier.keyfunc)
 					if !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
 						t.Fatalf("got %v, want %v", err, gcpjwt.ErrUnknownKeyID)
@@ -323,8 +328,8 @@ func TestHygieneKeyIDs(t *testing.T) {
 	}
 }
 
-// hygieneToken makes a token with a header of the caller's and no good signature.
-func hygieneToken(t *testing.T, header map[string]any) string {
+// forgedToken makes a token with a header of the caller's and no good signature.
+func forgedToken(t *testing.T, header map[string]any) string {
 	t.Helper()
 	encode := func(v any) string {
 		text, err := json.Marshal(v)
@@ -336,18 +341,18 @@ func hygieneToken(t *testing.T, header map[string]any) string {
 	return encode(header) + "." + encode(map[string]any{"sub": systest.Claim}) + "." + base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("signature"), 30))
 }
 
-// TestHygieneHeaders puts hostile values into the other header fields that are
+// TestHeaders puts hostile values into the other header fields that are
 // read, and into tokens that break half-way.
-func TestHygieneHeaders(t *testing.T) {
+func TestHeaders(t *testing.T) {
 	_, config := start.IAM(t)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	var texts []string
-	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hygieneKeyIDs...) {
-		texts = append(texts, hygieneToken(t, map[string]any{"alg": hostile, "kid": "k"}), hygieneToken(t, map[string]any{"alg": "RS256", "kid": []string{hostile}}),
-			hygieneToken(t, map[string]any{"alg": "RS256", "kid": map[string]string{hostile: hostile}}), hygieneToken(t, map[string]any{"alg": "RS256", "typ": hostile, "crit": []string{hostile}, "jku": hostile}),
-			hygieneToken(t, map[string]any{"alg": []string{hostile}}))
+	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hostileKeyIDs...) {
+		texts = append(texts, forgedToken(t, map[string]any{"alg": hostile, "kid": "k"}), forgedToken(t, map[string]any{"alg": "RS256", "kid": []string{hostile}}),
+			forgedToken(t, map[string]any{"alg": "RS256", "kid": map[string]string{hostile: hostile}}), forgedToken(t, map[string]any{"alg": "RS256", "typ": hostile, "crit": []string{hostile}, "jku": hostile}),
+			forgedToken(t, map[string]any{"alg": []string{hostile}}))
 	}
-	whole := hygieneToken(t, map[string]any{"alg": "RS256"})
+	whole := forgedToken(t, map[string]any{"alg": "RS256"})
 	for i := 0; i < len(whole); i += 7 {
 		texts = append(texts, whole[:i], whole[:i]+"!"+whole[i:])
 	}
@@ -368,24 +373,37 @@ func TestHygieneHeaders(t *testing.T) {
 	}
 }
 
-// TestHygieneEcho has servers answer with what they were asked, as some do to
+// TestEcho has servers answer with what they were asked, as some do to
 // say what was wrong with it. No error passes that on.
-func TestHygieneEcho(t *testing.T) {
-	t.Run("IAM", func(t *testing.T) {
-		server, config := start.IAM(t)
-		server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
-			var request struct{ Payload string }
-			_ = json.NewDecoder(r.Body).Decode(&request)
-			message, _ := json.Marshal(fmt.Sprintf("Invalid value at 'payload' (TYPE_BYTES): %q\n%s", request.Payload, request.Payload))
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = fmt.Fprintf(w, `{"error": {"code": 400, "message": %s, "status": "INVALID_ARGUMENT"}}`, message)
+func TestEcho(t *testing.T) {
+	for name, echo := range map[string]func(payload string) string{
+		"quoted": func(payload string) string {
+			return fmt.Sprintf("Invalid value at 'payload' (TYPE_BYTES): %q\n%s", payload, payload)
+		},
+		"decoded": func(payload string) string {
+			raw, err := base64.StdEncoding.DecodeString(payload)
+			if err != nil { // that of signJwt is plain
+				return payload
+			}
+			return "cannot sign " + string(raw)
+		},
+	} {
+		t.Run("IAM, "+name, func(t *testing.T) {
+			server, config := start.IAM(t)
+			server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+				var request struct{ Payload string }
+				_ = json.NewDecoder(r.Body).Decode(&request)
+				message, _ := json.Marshal(echo(request.Payload))
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = fmt.Fprintf(w, `{"error": {"code": 400, "message": %s, "status": "INVALID_ARGUMENT"}}`, message)
+			})
+			for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT} {
+				token := systest.Token(method)
+				_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
+				checkEcho(t, err, token)
+			}
 		})
-		for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT} {
-			token := systest.Token(method)
-			_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
-			hygieneEcho(t, err, token)
-		}
-	})
+	}
 	t.Run("Cloud KMS", func(t *testing.T) {
 		server, client := start.KMS(t)
 		server.Intercept(func(ctx context.Context, _ string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
@@ -407,12 +425,12 @@ func TestHygieneEcho(t *testing.T) {
 			}
 			token := systest.Token(row.Method)
 			_, err = gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), token)
-			hygieneEcho(t, err, token)
+			checkEcho(t, err, token)
 		}
 	})
 }
 
-func hygieneEcho(t *testing.T, err error, token *jwt.Token) {
+func checkEcho(t *testing.T, err error, token *jwt.Token) {
 	t.Helper()
 	if err == nil {
 		t.Fatal("got no error")
@@ -429,9 +447,9 @@ func hygieneEcho(t *testing.T, err error, token *jwt.Token) {
 	}
 }
 
-// TestHygieneLogs checks that what a server says cannot forge a record of the
+// TestLogs checks that what a server says cannot forge a record of the
 // log in either of slog's formats, and that no secret gets there.
-func TestHygieneLogs(t *testing.T) {
+func TestLogs(t *testing.T) {
 	const evil = "x\nlevel=ERROR msg=forged\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}"
 	for _, format := range []string{"text", "JSON"} {
 		t.Run(format, func(t *testing.T) {
@@ -441,8 +459,8 @@ func TestHygieneLogs(t *testing.T) {
 				if format == "JSON" {
 					handler = slog.NewJSONHandler(&out, nil)
 				}
-				records := new(hygieneRecords)
-				logger := slog.New(hygieneCounter{handler, records})
+				records := new(recordCount)
+				logger := slog.New(countingHandler{handler, records})
 
 				iam, config := start.IAM(t, testutil.InMemory())
 				iam.SetCertificateHeader(http.Header{"Cache-Control": {"max-age=300"}})
@@ -521,27 +539,27 @@ func TestHygieneLogs(t *testing.T) {
 	}
 }
 
-type hygieneRecords struct {
+type recordCount struct {
 	mu sync.Mutex
 	n  int
 }
 
-// A hygieneCounter counts the records that a handler gets.
-type hygieneCounter struct {
+// A countingHandler counts the records that a handler gets.
+type countingHandler struct {
 	slog.Handler
-	records *hygieneRecords
+	records *recordCount
 }
 
-func (c hygieneCounter) Handle(ctx context.Context, record slog.Record) error {
+func (c countingHandler) Handle(ctx context.Context, record slog.Record) error {
 	c.records.mu.Lock() // of the buffer, too
 	defer c.records.mu.Unlock()
 	c.records.n++
 	return c.Handler.Handle(ctx, record)
 }
 
-// TestHygieneRedirects checks that certificates come over https all the way, and
+// TestRedirects checks that certificates come over https all the way, and
 // that the plain server at the end of a redirect isn't even asked.
-func TestHygieneRedirects(t *testing.T) {
+func TestRedirects(t *testing.T) {
 	iam, config := start.IAM(t)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
