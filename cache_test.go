@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -641,4 +643,36 @@ func TestCacheHitAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(200, func() { _, _ = keyfunc(token) }); got != 0 {
 		t.Errorf("the Keyfunc makes %v allocations, want none", got)
 	}
+}
+
+// The longest StaleIfError there is doesn't overflow.
+func TestCacheStaleIfErrorForEver(t *testing.T) {
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		config.StaleIfError = math.MaxInt64
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		certWant(t, keyfunc, text, nil)
+		server.Stop()
+		time.Sleep(certLifetime + time.Minute)
+		certWant(t, keyfunc, text, nil)
+		server.Restart()
+	})
+}
+
+// A transport that ends its goroutine doesn't leave callers waiting.
+func TestCacheTransportEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		config := &gcpjwt.IAMConfig{ServiceAccount: account, EnableCache: true, Client: &http.Client{Transport: systest.Transport(func(*http.Request) (*http.Response, error) {
+			n++
+			runtime.Goexit()
+			return nil, nil
+		})}}
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		start := time.Now()
+		jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(ctx, config))
+		if d := time.Since(start); d > time.Minute {
+			t.Errorf("took %v; %d fetches", d, n)
+		}
+	})
 }

@@ -742,3 +742,10 @@ func TestCertificateNamedTwice(t *testing.T) {
 		t.Errorf("got %v, want the last one to count", err)
 	}
 }
+
+// An Expires in the year 1, which some servers send for never, doesn't underflow.
+func TestCertificateExpiresLongAgo(t *testing.T) {
+	if certFreshFor(t, http.Header{"Expires": {"Mon, 01 Jan 0001 00:00:00 GMT"}, "Age": {"5"}}, 0, time.Hour) {
+		t.Error("certificates whose Expires is the year 1 are kept an hour")
+	}
+}

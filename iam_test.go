@@ -797,3 +797,22 @@ func TestIAMConfigStaysAsItIs(t *testing.T) {
 		}
 	}
 }
+
+// A token that is signed again gets the kid of the key that then signs.
+func TestIAMSignAgain(t *testing.T) {
+	server, config := start.IAM(t)
+	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"n": 1})
+	if _, err := gcpjwt.SignedString(ctx, token); err != nil {
+		t.Fatal(err)
+	}
+	kid, _ := server.AddKey(account)
+	server.SetSigningKeys(account, kid)
+	text, err := gcpjwt.SignedString(ctx, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config)); err != nil {
+		t.Errorf("second signature of the same token: %v", err)
+	}
+}

@@ -789,3 +789,24 @@ func TestKMSDataLimit(t *testing.T) {
 		})
 	}
 }
+
+// A signer that may not read public keys goes on if it cannot even ask.
+func TestKMSSignerWithoutPublicKeysInOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := start.KMS(t, testutil.InMemory())
+		version := systest.Create(t, server, systest.P256)
+		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
+		ctx := systest.KMSContext(t.Context(), client, version)
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if _, ok := req.(*kmspb.GetPublicKeyRequest); ok {
+				return nil, status.Error(codes.ResourceExhausted, "read quota")
+			}
+			return next(ctx, req)
+		})
+		time.Sleep(2 * time.Minute)
+		if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); err != nil {
+			t.Errorf("a signer that may not read public keys, which has signed before: %v", err)
+		}
+	})
+}

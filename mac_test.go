@@ -486,3 +486,43 @@ func TestKMSMacPermissions(t *testing.T) {
 		})
 	}
 }
+
+// If one version that may have signed cannot be asked, another that is disabled
+// is no reason to refuse the token.
+func TestKMSMacOutageOutweighsDisabledVersion(t *testing.T) {
+	server, client := start.KMS(t)
+	first := systest.Create(t, server, systest.HMAC256)
+	second, _ := server.CreateVersion(systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.SignBare(t, systest.KMSContext(t.Context(), client, second), gcpjwt.SigningMethodKMSHS256, "HS256")
+	server.SetState(first, systest.Disabled) // not yet known
+	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if req, ok := req.(*kmspb.MacVerifyRequest); ok && req.Name == second {
+			return nil, status.Error(codes.Internal, "no")
+		}
+		return next(ctx, req)
+	})
+	_, err := jwt.Parse(text, keyfunc)
+	if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		t.Errorf("got %v, want ErrKeysUnavailable", err)
+	}
+}
+
+// The time limit is for the verification, not for each version that it asks.
+func TestKMSMacVerificationIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := start.KMS(t, testutil.InMemory())
+		first := systest.Create(t, server, systest.HMAC256)
+		for range 9 {
+			server.CreateVersion(systest.CryptoKeyOf(first))
+		}
+		keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+		text := systest.SignBare(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSHS256, "HS256")
+		systest.Hang(server, "MacVerify")
+		start := time.Now()
+		jwt.Parse(text, keyfunc)
+		if got := time.Since(start); got > 11*time.Second {
+			t.Errorf("one verification took %v", got)
+		}
+	})
+}

@@ -882,3 +882,100 @@ func TestRotationNothingYet(t *testing.T) {
 		rig.accepts(systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), rig.by(rig.version(1)))
 	})
 }
+
+// A token that is signed again gets the kid of the version that then signs.
+func TestRotationSignAgain(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, jwt.MapClaims{"n": 1})
+		text, err := gcpjwt.SignedString(ctx, token)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		rig.accepts(keyfunc, text)
+		rig.create()
+		time.Sleep(time.Hour)
+		token.Claims = jwt.MapClaims{"n": 2}
+		gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256))
+		text, err = gcpjwt.SignedString(ctx, token)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			rig.Errorf("second signature of the same token: %v", err)
+		}
+	})
+}
+
+// A token without kid isn't forged if a key that may have signed it cannot be had.
+func TestRotationIncompleteKeySet(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		other := systest.Client(rig, rig.server)
+		text := systest.SignBare(rig, systest.KMSContext(rig.Context(), other, rig.version(2)), gcpjwt.SigningMethodKMSES256, "ES256")
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return next(ctx, req)
+		})
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		_, err := jwt.Parse(text, keyfunc)
+		if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+			rig.Errorf("a good token without kid by a version whose key can't be read: %v", err)
+		}
+	})
+}
+
+// A verification doesn't wait for a public key because a signer happened to read
+// the list.
+func TestRotationSignersFetchKeysForVerifiers(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.signs(1, 0)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		rig.create()
+		text := rig.by(rig.version(2))
+		time.Sleep(systest.Refresh - time.Second)
+		rig.signs(1, 0) // sets off the reading
+		synctest.Wait()
+		rig.server.SetLatency(5 * time.Second)
+		rig.accepts(keyfunc, text)
+	})
+}
+
+// reentrantHandler does something for each record.
+type reentrantHandler struct {
+	slog.Handler
+	f func()
+}
+
+func (h reentrantHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h reentrantHandler) Handle(context.Context, slog.Record) error {
+	h.f()
+	return nil
+}
+
+// A log handler may need a token by the key that the record is about.
+func TestRotationLoggerSigns(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return next(ctx, req)
+		})
+		ctx, cancel := context.WithTimeout(rig.Context(), time.Hour)
+		defer cancel()
+		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client}
+		config.Logger = slog.New(reentrantHandler{f: func() {
+			gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(gcpjwt.SigningMethodKMSES256))
+		}})
+		start := time.Now()
+		gcpjwt.KMSVerifyKeyfunc(ctx, config)
+		if d := time.Since(start); d > time.Minute {
+			rig.Errorf("stuck for %v (until the context's end)", d)
+		}
+	})
+}
