@@ -17,17 +17,17 @@ import (
 	"fmt"
 	"math/big"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	"github.com/googleapis/gax-go/v2/apierror"
-	"golang.org/x/crypto/cryptobyte"
-	"golang.org/x/crypto/cryptobyte/asn1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -202,16 +202,6 @@ func kmsCraft(t *testing.T, curve ecdh.Curve, params *elliptic.CurveParams, k ui
 	return public, r
 }
 
-// kmsDER encodes (r, s) as Cloud KMS does.
-func kmsDER(r, s []byte) []byte {
-	var b cryptobyte.Builder
-	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1BigInt(new(big.Int).SetBytes(r))
-		b.AddASN1BigInt(new(big.Int).SetBytes(s))
-	})
-	return b.BytesOrPanic()
-}
-
 // B01: r and s have a fixed width, however many leading zero bytes they have.
 func TestKMSShortECDSAIntegers(t *testing.T) {
 	t.Parallel()
@@ -247,7 +237,7 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 								if got := half - len(bytes.TrimLeft(r, "\x00")); got != nonce.zeros {
 									t.Errorf("r has %d leading zero bytes, the test needs %d", got, nonce.zeros)
 								}
-								resp.Signature = kmsDER(r, s)
+								resp.Signature = systest.DER(r, s)
 								resp.SignatureCrc32C = testutil.Checksum(resp.Signature)
 							}
 							return resp, err
@@ -787,3 +777,126 @@ type kmsForeignMethod struct{}
 func (kmsForeignMethod) Alg() string                      { return "RS256" }
 func (kmsForeignMethod) Sign(string, any) ([]byte, error) { return nil, nil }
 func (kmsForeignMethod) Verify(string, []byte, any) error { return nil }
+
+// What isn't a context with a configuration is no key, for any of the methods.
+func TestKMSWrongKey(t *testing.T) {
+	t.Parallel()
+	var (
+		noContext context.Context
+		noConfig  *gcpjwt.KMSConfig
+	)
+	iamOnly := gcpjwt.NewIAMContext(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account})
+	tests := []struct {
+		name string
+		key  any
+		want error
+	}{
+		{"nil", nil, jwt.ErrInvalidKeyType},
+		{"nil context", noContext, jwt.ErrInvalidKeyType},
+		{"configuration", &gcpjwt.KMSConfig{}, jwt.ErrInvalidKeyType},
+		{"nil configuration", noConfig, jwt.ErrInvalidKeyType},
+		{"string", "projects/p/locations/l/keyRings/r/cryptoKeys/k", jwt.ErrInvalidKeyType},
+		{"bytes", []byte("secret"), jwt.ErrInvalidKeyType},
+		{"context without configuration", t.Context(), gcpjwt.ErrMissingConfig},
+		{"context with a nil configuration", gcpjwt.NewKMSContext(t.Context(), nil), gcpjwt.ErrMissingConfig},
+		{"context with a typed nil configuration", gcpjwt.NewKMSContext(t.Context(), noConfig), gcpjwt.ErrMissingConfig},
+		{"context of another method", iamOnly, gcpjwt.ErrMissingConfig},
+		{"context with an empty configuration", gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{}), gcpjwt.ErrInvalidConfig},
+	}
+	var methods []*gcpjwt.SigningMethodKMS
+	for _, row := range systest.Rows {
+		if !slices.Contains(methods, row.Method) {
+			methods = append(methods, row.Method)
+		}
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, method := range methods {
+				if sig, err := method.Sign("header.payload", tt.key); sig != nil || !errors.Is(err, tt.want) {
+					t.Errorf("%s: Sign = %q, %v, want %v", method.Alg(), sig, err, tt.want)
+				}
+				if text, err := jwt.New(method).SignedString(tt.key); text != "" || !errors.Is(err, tt.want) {
+					t.Errorf("%s: token.SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
+				}
+				if ctx, ok := tt.key.(context.Context); ok {
+					if text, err := gcpjwt.SignedString(ctx, jwt.New(method)); text != "" || !errors.Is(err, tt.want) {
+						t.Errorf("%s: SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
+					}
+				}
+			}
+		})
+	}
+
+	if keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), nil); keyfunc != nil || !errors.Is(err, gcpjwt.ErrMissingConfig) {
+		t.Errorf("KMSVerifyKeyfunc of nil: %v, want ErrMissingConfig", err)
+	}
+	if config, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(t.Context(), nil)); ok || config != nil {
+		t.Errorf("KMSFromContext of a nil configuration = %v, %t, want none", config, ok)
+	}
+	config := &gcpjwt.KMSConfig{KeyPath: "k"}
+	if got, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(iamOnly, config)); !ok || got != config {
+		t.Errorf("KMSFromContext = %v, %t, want the configuration", got, ok)
+	}
+}
+
+// What Verify refuses as a key is jwt's to say: never a panic, never a success.
+func TestKMSVerifyWrongKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range systest.Rows {
+		for _, key := range []any{nil, "secret", []byte("secret"), (*kms.KeyManagementClient)(nil), big.NewInt(1)} {
+			err := row.Method.Verify("header.payload", make([]byte, row.Size), key)
+			if !errors.Is(err, jwt.ErrInvalidKeyType) {
+				t.Errorf("%s: Verify with a %T: %v, want ErrInvalidKeyType", row.Alg, key, err)
+			}
+		}
+	}
+}
+
+// What Cloud KMS hashes by itself it takes 64 KiB of. More is refused before
+// the call, in words that help.
+func TestKMSDataLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 10
+	for _, row := range systest.Rows {
+		if row.Algorithm != systest.P256 && row.Digest != 0 {
+			continue // one that takes a digest will do
+		}
+		t.Run(row.Alg, func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+
+			atLimit := strings.Repeat("a", limit)
+			sig, err := row.Method.Sign(atLimit, ctx)
+			if err != nil {
+				t.Fatalf("Sign of %d bytes: %v", limit, err)
+			}
+			if err := systest.VerifyBare(t.Context(), row, server, client, version, atLimit, sig); err != nil {
+				t.Errorf("verifying %d bytes: %v", limit, err)
+			}
+
+			server.ResetCalls()
+			sig, err = row.Method.Sign(atLimit+"a", ctx)
+			text, textErr := gcpjwt.SignedString(ctx, jwt.NewWithClaims(row.Method, jwt.MapClaims{"sub": atLimit}))
+			if row.Digest != 0 {
+				if err != nil || textErr != nil {
+					t.Errorf("a digest has no limit, but: %v, %v", err, textErr)
+				}
+				return
+			}
+			if sig != nil || text != "" || err == nil || textErr == nil {
+				t.Fatalf("beyond the limit: Sign returned %d bytes, %v; SignedString %d bytes, %v", len(sig), err, len(text), textErr)
+			}
+			for _, want := range []string{"65536", "65537", "claims"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is %q, want it to say %s", err, want)
+				}
+			}
+			if got := server.Calls(""); got != 0 {
+				t.Errorf("%d calls, want 0", got)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/big"
 	"strings"
 	"testing"
 
@@ -13,6 +14,8 @@ import (
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
 	"github.com/golang-jwt/jwt/v5"
+	"golang.org/x/crypto/cryptobyte"
+	"golang.org/x/crypto/cryptobyte/asn1"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
@@ -231,4 +234,14 @@ func Hang(server *testutil.KMS, rpc string) {
 		}
 		return next(ctx, req)
 	})
+}
+
+// DER encodes (r, s) as Cloud KMS does.
+func DER(r, s []byte) []byte {
+	var b cryptobyte.Builder
+	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		b.AddASN1BigInt(new(big.Int).SetBytes(r))
+		b.AddASN1BigInt(new(big.Int).SetBytes(s))
+	})
+	return b.BytesOrPanic()
 }

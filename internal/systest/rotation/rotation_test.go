@@ -1,4 +1,4 @@
-package gcpjwt_test
+package rotation_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -27,13 +28,15 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-// TestRotationRandom lets operators, outages and the clock do as they please to
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRandom lets operators, outages and the clock do as they please to
 // a CryptoKey, while signers and verifiers use it, and compares what these see
 // with what the documentation promises.
 //
 // GCPJWT_SEED repeats one run, GCPJWT_STEPS makes runs longer. A seed fixes what
 // happens to the key, though not how goroutines interleave.
-func TestRotationRandom(t *testing.T) {
+func TestRandom(t *testing.T) {
 	steps := 150
 	if text := os.Getenv("GCPJWT_STEPS"); text != "" {
 		var err error

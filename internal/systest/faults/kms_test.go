@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"bytes"
@@ -23,7 +23,6 @@ import (
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
-	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -147,21 +146,18 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 	// Tokens to verify come from another client, for which nothing is shared.
 	signer := systest.Client(t, server)
 	signed := func() string {
-		token := systest.Token(c.method)
-		text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(context.Background(),
-			&gcpjwt.KMSConfig{KeyPath: version, KMSClient: signer}), token)
+		text, err := gcpjwt.SignedString(systest.KMSContext(context.Background(), signer, version), systest.Token(c.method))
 		if err != nil {
 			t.Fatal(err)
 		}
-		rig.keepSecret(token.Signature)
+		rig.keepSignature(text)
 		return text
 	}
 
 	switch {
 	case !c.verifies:
 		rig.do = func(ctx context.Context) error {
-			token := systest.Token(c.method)
-			text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), token)
+			text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), systest.Token(c.method))
 			if err != nil {
 				return err
 			}
@@ -180,7 +176,8 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 		text := signed()
 		if !c.fetch { // MacVerify takes the Keyfunc's context
 			rig.do = func(ctx context.Context) error {
-				return c.method.Verify(text[:strings.LastIndex(text, ".")], faultSignature(t, text), gcpjwt.NewKMSContext(ctx, config))
+				signingString, sig := systest.Split(t, text)
+				return c.method.Verify(signingString, sig, gcpjwt.NewKMSContext(ctx, config))
 			}
 			break
 		}
@@ -197,14 +194,6 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 		}
 	}
 	return rig
-}
-
-func faultSignature(t *testing.T, text string) []byte {
-	sig, err := jwt.NewParser().DecodeSegment(text[strings.LastIndex(text, ".")+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sig
 }
 
 // answer intercepts the RPC of a call; n counts from 1.

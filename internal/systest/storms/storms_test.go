@@ -1,4 +1,4 @@
-package gcpjwt_test
+package storms_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -26,6 +27,10 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 // A stormFault is how the origin of public keys fails.
 type stormFault int32
@@ -793,12 +798,11 @@ func TestStormSigning(t *testing.T) {
 				time.Sleep(time.Hour) // so that the newer one signs
 				ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client})
 				signs := func(want string) error {
-					token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, jwt.MapClaims{"sub": "somebody"})
-					text, err := gcpjwt.SignedString(ctx, token)
+					text, err := gcpjwt.SignedString(ctx, systest.Token(gcpjwt.SigningMethodKMSES256))
 					if err != nil {
 						return err
 					}
-					if kid := token.Header["kid"]; kid != gcpjwt.KMSKeyID(want) {
+					if kid := systest.Header(t, text)["kid"]; kid != gcpjwt.KMSKeyID(want) {
 						return fmt.Errorf("got kid %v, want that of %s", kid, want)
 					}
 					return systest.Check(systest.RowOf(systest.P256), server, want, text)

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package soak_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,6 +33,10 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 var (
 	soakFor  = flag.Duration("soak", 3*time.Second, "how long TestSoak runs; 0 skips it")
@@ -205,13 +210,12 @@ func newSoak(t *testing.T) *soak {
 func (s *soak) sign(t *testing.T, signer *soakSigner) error {
 	ctx, cancel := context.WithTimeout(signer.ctx, 5*time.Second)
 	defer cancel()
-	token := jwt.NewWithClaims(signer.method, jwt.MapClaims{"sub": "soak", "exp": time.Now().Add(time.Hour).Unix()})
-	text, err := gcpjwt.SignedString(ctx, token)
+	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(signer.method, jwt.MapClaims{"sub": "soak", "exp": time.Now().Add(time.Hour).Unix()}))
 	if err != nil {
 		return err
 	}
 	s.count.signed.Add(1)
-	kid, _ := token.Header["kid"].(string)
+	kid, _ := systest.Header(t, text)["kid"].(string)
 	if kid == "" { // signBlob and App Engine, while two keys sign
 		return nil
 	}
@@ -674,15 +678,11 @@ func (s *soak) addIAM(t *testing.T) {
 
 // addAppEngine adds an App Engine API server and its signer.
 func (s *soak) addAppEngine(t *testing.T) {
-	gcpjwt.ResetAppEngine()
 	app, err := testutil.NewAppEngine(testutil.InMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		app.Close()
-		gcpjwt.ResetAppEngine()
-	})
+	t.Cleanup(app.Close)
 	app.SetMaxCacheTime(soakRefresh)
 	server := &soakServer{name: "App Engine", restart: func() error {
 		app.Stop()
@@ -728,6 +728,6 @@ func (s *soak) addAppEngine(t *testing.T) {
 	ctx := app.Context(context.Background())
 	s.signers = append(s.signers, &soakSigner{
 		name: "AppEngine", server: server, method: gcpjwt.SigningMethodAppEngine, ctx: ctx,
-		keyfunc: gcpjwt.AppEngineVerifyKeyfunc(ctx, true, 0), keyOf: keys.keyOf,
+		keyfunc: gcpjwt.AppEngineVerifyKeyfunc(ctx, true, systest.OwnCache()), keyOf: keys.keyOf,
 	})
 }

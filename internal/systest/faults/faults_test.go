@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"context"
@@ -12,12 +12,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 // faultManyCalls bounds the attempts at a call that is retried until its
 // deadline. The pauses between them are random, so this has room.
@@ -48,6 +56,15 @@ func (r *faultRig) keepSecret(values ...[]byte) {
 			strings.Trim(fmt.Sprint(value), "[]"),
 			base64.RawStdEncoding.EncodeToString(value), base64.RawURLEncoding.EncodeToString(value))
 	}
+}
+
+// keepSignature adds a token's signature to them.
+func (r *faultRig) keepSignature(text string) {
+	sig, err := base64.RawURLEncoding.DecodeString(text[strings.LastIndexByte(text, '.')+1:])
+	if err != nil {
+		panic(err)
+	}
+	r.keepSecret(sig)
 }
 
 // A faultWant is what a cell of the matrix promises.
@@ -108,7 +125,7 @@ type faultCell struct {
 	// keeps says that a good answer is kept, so that a further operation costs
 	// no call.
 	keeps  bool
-	serial bool // the process has one cache for all servers of the kind
+	serial bool // the process remembers which key its app last signed with
 }
 
 func (c faultCell) run(t *testing.T) {

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"bytes"
@@ -106,10 +106,9 @@ func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
 	ctx := context.Background()
 
 	signed := func(ctx context.Context) (string, error) {
-		token := systest.Token(c.method)
-		text, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(ctx, config), token)
+		text, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(ctx, config), systest.Token(c.method))
 		if err == nil {
-			rig.keepSecret(token.Signature)
+			rig.keepSignature(text)
 		}
 		return text, err
 	}
@@ -523,7 +522,6 @@ type faultAppEngine struct {
 }
 
 func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
-	gcpjwt.ResetAppEngine()
 	server, err := testutil.NewAppEngine(testutil.InMemory())
 	if err != nil {
 		t.Fatal(err)
@@ -542,10 +540,9 @@ func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
 	key := server.PublicKey(server.KeyNames()[0])
 	background := context.Background()
 	signed := func(ctx context.Context) (string, error) {
-		token := systest.Token(c.method)
-		text, err := gcpjwt.SignedString(server.Context(ctx), token)
+		text, err := gcpjwt.SignedString(server.Context(ctx), systest.Token(c.method))
 		if err == nil {
-			rig.keepSecret(token.Signature)
+			rig.keepSignature(text)
 		}
 		return text, err
 	}
@@ -563,8 +560,9 @@ func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
 		}
 		return rig
 	}
+	expiration := systest.OwnCache()
 	rig.do = func(ctx context.Context) error {
-		return systest.Verify(text, gcpjwt.AppEngineVerifyKeyfunc(server.Context(ctx), c.cached, 0))
+		return systest.Verify(text, gcpjwt.AppEngineVerifyKeyfunc(server.Context(ctx), c.cached, expiration))
 	}
 	if c.warm {
 		if err := rig.do(background); err != nil {
@@ -795,5 +793,4 @@ func TestFaultNone(t *testing.T) {
 	if n := failed.Load(); n > 0 {
 		t.Errorf("%d of %d signatures failed without a fault: %v", n, callers*signatures, *last.Load())
 	}
-	gcpjwt.ResetAppEngine()
 }
