@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
@@ -99,7 +100,7 @@ func TestAppEngine(t *testing.T) {
 			if got := gcpjwt.SigningMethodAppEngine.KeyID(); got != kid {
 				t.Errorf("KeyID: got %q, want %q", got, kid)
 			}
-			for _, text := range []string{text, sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)} {
+			for _, text := range []string{text, systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)} {
 				if !iamSignedBy(text, server.PublicKey(kid)) {
 					t.Error("the app's key didn't sign")
 				}
@@ -127,7 +128,7 @@ func aeBubble(t *testing.T, f func(t *testing.T, server *testutil.AppEngine, ctx
 		server := aeServer(t, testutil.InMemory())
 		defer gcpjwt.ResetAppEngine()
 		ctx := server.Context(context.Background())
-		f(t, server, ctx, sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil))
+		f(t, server, ctx, systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil))
 		server.SetLatency(0)
 		time.Sleep(time.Hour) // calls under way come to their end
 	})
@@ -226,7 +227,7 @@ func TestAppEngineCache(t *testing.T) {
 			}
 			server.RemoveKey(server.KeyNames()[0])
 			server.SetSigningKeys(name)
-			certWant(t, keyfunc, sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil), nil)
+			certWant(t, keyfunc, systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil), nil)
 			certWant(t, keyfunc, oldText, gcpjwt.ErrUnknownKeyID)
 			aeWantFetches(t, server, 2)
 		})
@@ -488,7 +489,7 @@ func TestAppEngineCertificatesFail(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server := aeServer(t)
 			ctx := server.Context(t.Context())
-			text := sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)
+			text := systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)
 			cached := gcpjwt.AppEngineVerifyKeyfunc(ctx, true, 0)
 			if _, err := jwt.Parse(text, cached); err != nil {
 				t.Fatal(err)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -36,7 +39,7 @@ func certBubble(t *testing.T, f func(t *testing.T, server *testutil.IAM, config 
 		server, config := start.IAM(t, testutil.InMemory())
 		server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(certLifetime/time.Second))}})
 		config.EnableCache = true
-		text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 		f(t, server, config, text)
 		server.SetLatency(0)
 		server.Intercept(nil)
@@ -192,7 +195,7 @@ func TestCacheRotation(t *testing.T) {
 		}
 		server.SetSigningKeys(account, kid)
 		server.RemoveKey(account, oldKid)
-		text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 		certWant(t, keyfunc, text, nil)
 		certWantFetches(t, server, 2)
 		certWant(t, keyfunc, oldText, gcpjwt.ErrUnknownKeyID)
@@ -614,7 +617,7 @@ func TestCacheWithoutLifetime(t *testing.T) {
 func TestCacheHitAllocatesNothing(t *testing.T) {
 	server, config := start.IAM(t)
 	config.EnableCache = true
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	key := any(server.PublicKey(account, server.KeyIDs(account)[0]))
 	allocations := func(keyfunc jwt.Keyfunc) float64 {
 		return testing.AllocsPerRun(200, func() {
@@ -640,4 +643,36 @@ func TestCacheHitAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(200, func() { _, _ = keyfunc(token) }); got != 0 {
 		t.Errorf("the Keyfunc makes %v allocations, want none", got)
 	}
+}
+
+// The longest StaleIfError there is doesn't overflow.
+func TestCacheStaleIfErrorForEver(t *testing.T) {
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		config.StaleIfError = math.MaxInt64
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		certWant(t, keyfunc, text, nil)
+		server.Stop()
+		time.Sleep(certLifetime + time.Minute)
+		certWant(t, keyfunc, text, nil)
+		server.Restart()
+	})
+}
+
+// A transport that ends its goroutine doesn't leave callers waiting.
+func TestCacheTransportEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		config := &gcpjwt.IAMConfig{ServiceAccount: account, EnableCache: true, Client: &http.Client{Transport: systest.Transport(func(*http.Request) (*http.Response, error) {
+			n++
+			runtime.Goexit()
+			return nil, nil
+		})}}
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		start := time.Now()
+		jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(ctx, config))
+		if d := time.Since(start); d > time.Minute {
+			t.Errorf("took %v; %d fetches", d, n)
+		}
+	})
 }

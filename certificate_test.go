@@ -28,6 +28,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -485,7 +486,7 @@ func TestCertificateBodyLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			body := &certBody{Reader: test.body}
-			client := &http.Client{Transport: certTransport(func(r *http.Request) (*http.Response, error) {
+			client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, Header: make(http.Header), Body: body, Request: r}, nil
 			})}
 			config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client}
@@ -510,7 +511,7 @@ func TestCertificateBodyLimit(t *testing.T) {
 func TestCertificateErrorBody(t *testing.T) {
 	t.Parallel()
 	body := &certBody{Reader: certEndless{}}
-	client := &http.Client{Transport: certTransport(func(r *http.Request) (*http.Response, error) {
+	client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 503, Header: make(http.Header), Body: body, Request: r}, nil
 	})}
 	config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client}
@@ -521,10 +522,6 @@ func TestCertificateErrorBody(t *testing.T) {
 		t.Errorf("%d bytes read, closed: %v; want few and closed", body.read, body.closed)
 	}
 }
-
-type certTransport func(r *http.Request) (*http.Response, error)
-
-func (f certTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 type certEndless struct{}
 
@@ -599,7 +596,7 @@ func TestCertificateTimeout(t *testing.T) {
 func TestCertificateConnections(t *testing.T) {
 	t.Parallel()
 	server, config := start.IAM(t)
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	for range 100 {
 		if _, err := jwt.Parse(text, keyfunc); err != nil {
@@ -685,7 +682,7 @@ func TestCertificateRedirectOffLoopback(t *testing.T) {
 	t.Parallel()
 	good := certJSON(t, map[string]any{"k": certPublicKey(t, certKey().Public())})
 	for target, want := range map[string]bool{"http://certs.example/": false, "http://127.0.0.1:81/": true, "https://certs.example/": true} {
-		client := &http.Client{Transport: certTransport(func(r *http.Request) (*http.Response, error) {
+		client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 			response := &http.Response{StatusCode: 200, Header: make(http.Header), Body: io.NopCloser(strings.NewReader(good)), Request: r}
 			if r.URL.Host == "127.0.0.1" {
 				response.StatusCode = http.StatusFound
@@ -719,7 +716,7 @@ func TestCertificateCheckRedirect(t *testing.T) {
 func TestCertificateOutage(t *testing.T) {
 	t.Parallel()
 	server, config := start.IAM(t)
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	server.Stop()
 	_, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
 	if !errors.Is(err, gcpjwt.ErrKeysUnavailable) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
@@ -743,5 +740,12 @@ func TestCertificateNamedTwice(t *testing.T) {
 	o := &certOrigin{body: body.String()}
 	if _, err := jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), o.config())); err != nil {
 		t.Errorf("got %v, want the last one to count", err)
+	}
+}
+
+// An Expires in the year 1, which some servers send for never, doesn't underflow.
+func TestCertificateExpiresLongAgo(t *testing.T) {
+	if certFreshFor(t, http.Header{"Expires": {"Mon, 01 Jan 0001 00:00:00 GMT"}, "Age": {"5"}}, 0, time.Hour) {
+		t.Error("certificates whose Expires is the year 1 are kept an hour")
 	}
 }

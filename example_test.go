@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"path"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func ExampleSignedString_cryptoKey() {
 	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	config := &gcpjwt.KMSConfig{
-		KeyPath:   cryptoKeyOf(version), // projects/P/locations/L/keyRings/R/cryptoKeys/K
+		KeyPath:   path.Dir(path.Dir(version)), // projects/P/locations/L/keyRings/R/cryptoKeys/K
 		KMSClient: client,
 	}
 	ctx := gcpjwt.NewKMSContext(context.Background(), config)
@@ -360,13 +361,13 @@ func ExampleKMSVerifyKeyfunc() {
 func ExampleKMSVerifyKeyfunc_cryptoKey() {
 	server, client, version1, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
-	config := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version1), KMSClient: client}
+	config := &gcpjwt.KMSConfig{KeyPath: path.Dir(path.Dir(version1)), KMSClient: client}
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(context.Background(), config)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	version2, err := server.CreateVersion(cryptoKeyOf(version1))
+	version2, err := server.CreateVersion(path.Dir(path.Dir(version1)))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -496,7 +497,7 @@ func ExampleKMSConfig_KeyID() {
 	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
-	following := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
+	following := &gcpjwt.KMSConfig{KeyPath: path.Dir(path.Dir(version)), KMSClient: client}
 
 	fmt.Println(pinned.KeyID() == gcpjwt.KMSKeyID(version), following.KeyID() == "")
 	exampleToken(following, jwt.MapClaims{"sub": "alice"})

@@ -17,11 +17,18 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// account is the service account that most tests sign as.
+const account = start.Account
 
 // An iamSigner is a signer whose keys Google holds and rotates, with all that a
 // test wants to do to it.
@@ -269,11 +276,11 @@ func TestSignedStringSteadyState(t *testing.T) {
 	for _, signer := range iamSigners {
 		t.Run(signer.name, func(t *testing.T) {
 			s := signer.start(t)
-			sign(t, s.ctx, s.method, nil)
+			systest.Sign(t, s.ctx, s.method, nil)
 			before := s.calls()
 			const tokens = 20
 			for range tokens {
-				sign(t, s.ctx, s.method, nil)
+				systest.Sign(t, s.ctx, s.method, nil)
 			}
 			if got := s.calls() - before; got != tokens {
 				t.Errorf("%d calls for %d tokens, want one each", got, tokens)
@@ -362,13 +369,13 @@ func TestSignedStringGivesUpOnKeyIDs(t *testing.T) {
 				t.Fatal(err)
 			}
 			kids, next := []string{s.keyIDs()[0], second}, 0
-			sign(t, s.ctx, s.method, nil) // the first key is known now
+			systest.Sign(t, s.ctx, s.method, nil) // the first key is known now
 			s.beforeSigning(func() {
 				next++
 				s.setSigningKeys(kids[next%2])
 			})
 			before := s.calls()
-			text := sign(t, s.ctx, s.method, nil)
+			text := systest.Sign(t, s.ctx, s.method, nil)
 
 			wantKid, wantCalls := any(nil), 4
 			if s.method == gcpjwt.SigningMethodIAMJWT {
@@ -386,7 +393,7 @@ func TestSignedStringGivesUpOnKeyIDs(t *testing.T) {
 
 			// The next token is signed with a kid again.
 			s.beforeSigning(func() { s.setSigningKeys(second) })
-			if got := iamHeader(t, sign(t, s.ctx, s.method, nil))["kid"]; got != second {
+			if got := iamHeader(t, systest.Sign(t, s.ctx, s.method, nil))["kid"]; got != second {
 				t.Errorf("kid afterwards: got %v, want %v", got, second)
 			}
 		})

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/api/iamcredentials/v1"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -222,7 +223,7 @@ func TestIAMJWTAddedExpiry(t *testing.T) {
 	server.AddExp(true)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 
-	parsed, err := jwt.Parse(sign(t, ctx, gcpjwt.SigningMethodIAMJWT, nil), gcpjwt.IAMVerifyKeyfunc(ctx, config), jwt.WithExpirationRequired())
+	parsed, err := jwt.Parse(systest.Sign(t, ctx, gcpjwt.SigningMethodIAMJWT, nil), gcpjwt.IAMVerifyKeyfunc(ctx, config), jwt.WithExpirationRequired())
 	if err != nil || parsed.Claims.(jwt.MapClaims)["sub"] != "somebody" {
 		t.Errorf("Parse: got %v, %v, want the claims and an exp", parsed, err)
 	}
@@ -434,7 +435,7 @@ func TestIAMRetries(t *testing.T) {
 					server, config := start.IAM(t, testutil.InMemory())
 					// The first signature of all makes the key known, so that
 					// each further one is one call.
-					sign(t, gcpjwt.NewIAMContext(t.Context(), config), m.method, nil)
+					systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), m.method, nil)
 					server.ResetCalls()
 					iamFail(server, test.statuses...)
 					_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), jwt.New(m.method))
@@ -541,7 +542,7 @@ func TestIAMDelegates(t *testing.T) {
 			})
 
 			config.Delegates = chain
-			sign(t, gcpjwt.NewIAMContext(t.Context(), config), m.method, nil)
+			systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), m.method, nil)
 			var want []string
 			for _, delegate := range chain {
 				want = append(want, "projects/-/serviceAccounts/"+delegate)
@@ -618,7 +619,7 @@ func TestIAMAccountNames(t *testing.T) {
 			config := *config
 			config.ServiceAccount = name
 			for _, m := range iamMethods {
-				text := sign(t, gcpjwt.NewIAMContext(t.Context(), &config), m.method, nil)
+				text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), &config), m.method, nil)
 				if _, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), &config)); err != nil {
 					t.Errorf("%s as %s: %v", m.call, name, err)
 				}
@@ -736,7 +737,7 @@ func TestIAMKeyIDsAreKeptApart(t *testing.T) {
 	other.ServiceAccount = "other@test.iam.gserviceaccount.com"
 	equal := *config
 
-	sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+	systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	if got, want := equal.KeyID(), server.KeyIDs(account)[0]; got != want {
 		t.Errorf("an equal configuration: got %q, want %q", got, want)
 	}
@@ -794,5 +795,24 @@ func TestIAMConfigStaysAsItIs(t *testing.T) {
 		if r.server.Calls("signJwt") != 4 || r.server.Calls("certificates") == 0 {
 			t.Errorf("server %d: %d calls of signJwt and %d of certificates, want 4 and some", i, r.server.Calls("signJwt"), r.server.Calls("certificates"))
 		}
+	}
+}
+
+// A token that is signed again gets the kid of the key that then signs.
+func TestIAMSignAgain(t *testing.T) {
+	server, config := start.IAM(t)
+	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"n": 1})
+	if _, err := gcpjwt.SignedString(ctx, token); err != nil {
+		t.Fatal(err)
+	}
+	kid, _ := server.AddKey(account)
+	server.SetSigningKeys(account, kid)
+	text, err := gcpjwt.SignedString(ctx, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config)); err != nil {
+		t.Errorf("second signature of the same token: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -42,7 +43,7 @@ var iamOwnKey = []struct {
 	}},
 	{"KMS", func(t *testing.T) (jwt.Keyfunc, string) {
 		server, client := start.KMS(t)
-		version := createKey(t, server, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
+		version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			response, err := next(ctx, req)
 			if public, ok := response.(*kmspb.PublicKey); ok && err == nil {
@@ -288,7 +289,7 @@ func TestKeyfuncWithoutConfig(t *testing.T) {
 // v2's misspelt names do what the others do.
 func TestMisspeltKeyfuncs(t *testing.T) {
 	_, config := start.IAM(t)
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { //nolint:staticcheck // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: %v", err)
 	}
@@ -298,7 +299,7 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 
 	app := aeServer(t)
 	ctx := app.Context(t.Context())
-	text = sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)
+	text = systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)
 	for _, cached := range []bool{true, true, false, false} {
 		if _, err := jwt.Parse(text, gcpjwt.AppEngineVerfiyKeyfunc(ctx, cached, time.Hour)); err != nil { //nolint:staticcheck // deprecated
 			t.Errorf("AppEngineVerfiyKeyfunc: %v", err)
@@ -309,8 +310,8 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 	}
 
 	server, client := start.KMS(t)
-	key := &gcpjwt.KMSConfig{KeyPath: createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
-	text = sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
+	key := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
+	text = systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) //nolint:staticcheck // deprecated
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +390,7 @@ func TestKeyfuncKeyTypes(t *testing.T) {
 		{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, jwt.SigningMethodEdDSA, func(key any) bool { _, ok := key.(ed25519.PublicKey); return ok }},
 	} {
 		t.Run(test.algorithm.String(), func(t *testing.T) {
-			version := createKey(t, server, test.algorithm)
+			version := systest.CreateKey(t, server, test.algorithm)
 			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
 			if err != nil {
 				t.Fatal(err)
@@ -474,7 +475,7 @@ func TestKeyfuncAfterOverride(t *testing.T) {
 			if testing.Short() && strings.HasSuffix(algorithm.String(), "4096_SHA512") {
 				t.Skip("making a key of 4096 bits takes long")
 			}
-			config := &gcpjwt.KMSConfig{KeyPath: createKey(t, server, algorithm), KMSClient: client}
+			config := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, server, algorithm), KMSClient: client}
 			ctx := gcpjwt.NewKMSContext(t.Context(), config)
 			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
@@ -30,44 +31,44 @@ func TestKMSKeyID(t *testing.T) {
 func TestKMSConfigKeyID(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
+	version := systest.Create(t, server, systest.P256)
 
 	pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
 	if got, want := pinned.KeyID(), gcpjwt.KMSKeyID(version); got != want {
 		t.Errorf("KeyID of a CryptoKeyVersion = %q, want %q", got, want)
 	}
 
-	rotating := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
+	rotating := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}
 	if got := rotating.KeyID(); got != "" {
 		t.Errorf("KeyID of a CryptoKey before any signature = %q, want none", got)
 	}
-	kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version))
+	systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(version))
 	if got := rotating.KeyID(); got != "" {
 		t.Errorf("KeyID of a CryptoKey that only verified = %q, want none", got)
 	}
 	ctx := gcpjwt.NewKMSContext(t.Context(), rotating)
-	sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+	systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
 	if got, want := rotating.KeyID(), gcpjwt.KMSKeyID(version); got != want {
 		t.Errorf("KeyID of a CryptoKey after a signature = %q, want %q", got, want)
 	}
-	if got, want := (&gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}).KeyID(), rotating.KeyID(); got != want {
+	if got, want := (&gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}).KeyID(), rotating.KeyID(); got != want {
 		t.Errorf("KeyID of a second configuration of the CryptoKey = %q, want %q", got, want)
 	}
-	if _, otherClient := start.KMS(t); (&gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: otherClient}).KeyID() != "" {
+	if _, otherClient := start.KMS(t); (&gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: otherClient}).KeyID() != "" {
 		t.Error("KeyID of a CryptoKey of that name on another server isn't empty")
 	}
 
 	// The version that signed last, not the last that was tried.
-	second, err := server.CreateVersion(cryptoKeyOf(version))
+	second, err := server.CreateVersion(systest.CryptoKeyOf(version))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.SetState(version, kmsDisabled)
-	sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+	server.SetState(version, systest.Disabled)
+	systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
 	if got, want := rotating.KeyID(), gcpjwt.KMSKeyID(second); got != want {
 		t.Errorf("KeyID after version 1 was disabled = %q, want %q", got, want)
 	}
-	server.SetState(second, kmsDisabled)
+	server.SetState(second, systest.Disabled)
 	if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); err == nil {
 		t.Errorf("SignedString with no ENABLED version = %q, want an error", text)
 	}
@@ -76,14 +77,14 @@ func TestKMSConfigKeyID(t *testing.T) {
 	}
 
 	// The kid that token.SignedString needs is KeyID's.
-	server.SetState(second, kmsEnabled)
+	server.SetState(second, systest.Enabled)
 	token := jwt.New(gcpjwt.SigningMethodKMSES256)
 	token.Header["kid"] = kmsPinnedTo(second, rotating).KeyID()
 	text, err := token.SignedString(gcpjwt.NewKMSContext(t.Context(), kmsPinnedTo(second, rotating)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := jwt.Parse(text, kmsKeyfunc(t, t.Context(), client, second)); err != nil {
+	if _, err := jwt.Parse(text, systest.KMSKeyfunc(t, t.Context(), client, second)); err != nil {
 		t.Errorf("jwt.Parse of a token with KeyID as its kid: %v", err)
 	}
 }

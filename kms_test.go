@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math/big"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,176 +25,18 @@ import (
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
-	"filippo.io/mldsa"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	"github.com/googleapis/gax-go/v2/apierror"
-	"golang.org/x/crypto/cryptobyte"
-	"golang.org/x/crypto/cryptobyte/asn1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
-
-type kmsAlgorithm = kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
-
-// The algorithms that most tests use, as their keys are made in no time.
-const (
-	kmsP256     = kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256
-	kmsP384     = kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384
-	kmsEd25519  = kmspb.CryptoKeyVersion_EC_SIGN_ED25519
-	kmsHMAC256  = kmspb.CryptoKeyVersion_HMAC_SHA256
-	kmsPKCS2048 = kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256
-	kmsPSS2048  = kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256
-)
-
-const (
-	kmsEnabled   = kmspb.CryptoKeyVersion_ENABLED
-	kmsDisabled  = kmspb.CryptoKeyVersion_DISABLED
-	kmsDestroyed = kmspb.CryptoKeyVersion_DESTROYED
-)
-
-// kmsRow is a Cloud KMS algorithm and what its tokens look like.
-type kmsRow struct {
-	algorithm  kmsAlgorithm
-	method     *gcpjwt.SigningMethodKMS
-	alias, alg string
-	size       int         // of a signature
-	digest     crypto.Hash // what is sent to be signed; 0: the data itself
-}
-
-var kmsRows = []kmsRow{
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, gcpjwt.SigningMethodKMSRS256, "KMSRS256", "RS256", 256, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, gcpjwt.SigningMethodKMSRS256, "KMSRS256", "RS256", 384, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, gcpjwt.SigningMethodKMSRS256, "KMSRS256", "RS256", 512, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, gcpjwt.SigningMethodKMSRS512, "KMSRS512", "RS512", 512, crypto.SHA512},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, gcpjwt.SigningMethodKMSPS256, "KMSPS256", "PS256", 256, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, gcpjwt.SigningMethodKMSPS256, "KMSPS256", "PS256", 384, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, gcpjwt.SigningMethodKMSPS256, "KMSPS256", "PS256", 512, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, gcpjwt.SigningMethodKMSPS512, "KMSPS512", "PS512", 512, crypto.SHA512},
-	{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, gcpjwt.SigningMethodKMSES256, "KMSES256", "ES256", 64, crypto.SHA256},
-	{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, gcpjwt.SigningMethodKMSES384, "KMSES384", "ES384", 96, crypto.SHA384},
-	{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEdDSA, "KMSEdDSA", "EdDSA", 64, 0},
-	{kmspb.CryptoKeyVersion_HMAC_SHA256, gcpjwt.SigningMethodKMSHS256, "KMSHS256", "HS256", 32, 0},
-	{kmspb.CryptoKeyVersion_HMAC_SHA384, gcpjwt.SigningMethodKMSHS384, "KMSHS384", "HS384", 48, 0},
-	{kmspb.CryptoKeyVersion_HMAC_SHA512, gcpjwt.SigningMethodKMSHS512, "KMSHS512", "HS512", 64, 0},
-	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, gcpjwt.SigningMethodKMSMLDSA44, "KMSMLDSA44", "ML-DSA-44", 2420, 0},
-	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, gcpjwt.SigningMethodKMSMLDSA65, "KMSMLDSA65", "ML-DSA-65", 3309, 0},
-	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, gcpjwt.SigningMethodKMSMLDSA87, "KMSMLDSA87", "ML-DSA-87", 4627, 0},
-}
-
-// kmsRowOf returns the row of an algorithm.
-func kmsRowOf(algorithm kmsAlgorithm) kmsRow {
-	for _, row := range kmsRows {
-		if row.algorithm == algorithm {
-			return row
-		}
-	}
-	panic("no row of " + algorithm.String())
-}
-
-// isMAC reports whether the row's keys have no public half.
-func (row kmsRow) isMAC() bool { return strings.HasPrefix(row.alg, "HS") }
-
-// signRPC is the RPC that signs with the row's keys.
-func (row kmsRow) signRPC() string {
-	if row.isMAC() {
-		return "MacSign"
-	}
-	return "AsymmetricSign"
-}
-
-// kmsCreate creates a server's one CryptoKey with one version, and returns the
-// version's name.
-func kmsCreate(t testing.TB, server *testutil.KMS, algorithm kmsAlgorithm) string {
-	t.Helper()
-	version, err := server.CreateKey("signer", algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return version
-}
-
-// kmsClient returns a further client of a server. What is known of keys goes by
-// the client, so it is as good as another process.
-func kmsClient(t testing.TB, server *testutil.KMS) *kms.KeyManagementClient {
-	t.Helper()
-	client, err := server.Client(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-// kmsContext returns a context with a configuration of its own.
-func kmsContext(ctx context.Context, client *kms.KeyManagementClient, keyPath string) context.Context {
-	return gcpjwt.NewKMSContext(ctx, &gcpjwt.KMSConfig{KeyPath: keyPath, KMSClient: client})
-}
-
-// kmsKeyfunc returns the Keyfunc of a key.
-func kmsKeyfunc(t testing.TB, ctx context.Context, client *kms.KeyManagementClient, keyPath string) jwt.Keyfunc {
-	t.Helper()
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, &gcpjwt.KMSConfig{KeyPath: keyPath, KMSClient: client})
-	if err != nil {
-		t.Fatalf("KMSVerifyKeyfunc: %v", err)
-	}
-	return keyfunc
-}
-
-// kmsHeader returns a token's header.
-func kmsHeader(t testing.TB, text string) map[string]any {
-	t.Helper()
-	segment, _, _ := strings.Cut(text, ".")
-	raw, err := base64.RawURLEncoding.DecodeString(segment)
-	if err != nil {
-		t.Fatalf("the header of %q: %v", text, err)
-	}
-	var header map[string]any
-	if err := json.Unmarshal(raw, &header); err != nil {
-		t.Fatalf("the header %s: %v", raw, err)
-	}
-	return header
-}
-
-// kmsSplit returns a token's signing string and its signature.
-func kmsSplit(t testing.TB, text string) (signingString string, sig []byte) {
-	t.Helper()
-	i := strings.LastIndexByte(text, '.')
-	sig, err := base64.RawURLEncoding.DecodeString(text[i+1:])
-	if err != nil {
-		t.Fatalf("the signature of %q: %v", text, err)
-	}
-	return text[:i], sig
-}
-
-// kmsVerifyBare verifies a token as somebody would who has never heard of this
-// package: with jwt's own method (not looked up, as it may be overridden) and
-// the bare public key; with filippo.io/mldsa alone; with MacVerify.
-func kmsVerifyBare(ctx context.Context, row kmsRow, server *testutil.KMS, client *kms.KeyManagementClient, version, signingString string, sig []byte) error {
-	stock := map[string]jwt.SigningMethod{
-		"RS256": jwt.SigningMethodRS256, "RS512": jwt.SigningMethodRS512,
-		"PS256": jwt.SigningMethodPS256, "PS512": jwt.SigningMethodPS512,
-		"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384,
-		"EdDSA": jwt.SigningMethodEdDSA,
-	}
-	switch public := server.PublicKey(version).(type) {
-	case nil:
-		response, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{Name: version, Data: []byte(signingString), Mac: sig})
-		if err == nil && !response.Success {
-			err = errors.New("MacVerify: no success")
-		}
-		return err
-	case *mldsa.PublicKey:
-		return mldsa.Verify(public, []byte(signingString), sig, nil)
-	default:
-		return stock[row.alg].Verify(signingString, sig, public)
-	}
-}
 
 // kmsOverride overrides a method until the test ends. It changes what jwt knows
 // in the whole process, so such a test must not be parallel.
@@ -214,13 +57,13 @@ func kmsOverride(t *testing.T, m *gcpjwt.SigningMethodKMS) {
 // and verified by three kinds of verifier. It isn't parallel because of
 // Override.
 func TestKMSAlgorithms(t *testing.T) {
-	for _, row := range kmsRows {
-		t.Run(row.algorithm.String(), func(t *testing.T) {
+	for _, row := range systest.Rows {
+		t.Run(row.Algorithm.String(), func(t *testing.T) {
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, row.algorithm)
-			ctx := kmsContext(t.Context(), client, version)
-			pinned := kmsKeyfunc(t, t.Context(), client, version)
-			rotating := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version))
+			version := systest.Create(t, server, row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+			pinned := systest.KMSKeyfunc(t, t.Context(), client, version)
+			rotating := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(version))
 
 			check := func(t *testing.T, text, alg string, kid any) {
 				t.Helper()
@@ -228,17 +71,17 @@ func TestKMSAlgorithms(t *testing.T) {
 				if kid != nil {
 					want["kid"] = kid
 				}
-				if diff := cmp.Diff(want, kmsHeader(t, text)); diff != "" {
+				if diff := cmp.Diff(want, systest.Header(t, text)); diff != "" {
 					t.Errorf("header (-want +got):\n%s", diff)
 				}
-				signingString, sig := kmsSplit(t, text)
-				if len(sig) != row.size {
-					t.Errorf("the signature has %d bytes, want %d", len(sig), row.size)
+				signingString, sig := systest.Split(t, text)
+				if len(sig) != row.Size {
+					t.Errorf("the signature has %d bytes, want %d", len(sig), row.Size)
 				}
-				if err := kmsVerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
+				if err := systest.VerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
 					t.Errorf("verifying without gcpjwt: %v", err)
 				}
-				if err := kmsVerifyBare(t.Context(), row, server, client, version, signingString+"x", sig); err == nil {
+				if err := systest.VerifyBare(t.Context(), row, server, client, version, signingString+"x", sig); err == nil {
 					t.Error("verifying another text without gcpjwt: no error")
 				}
 				for name, keyfunc := range map[string]jwt.Keyfunc{"version": pinned, "CryptoKey": rotating} {
@@ -254,15 +97,15 @@ func TestKMSAlgorithms(t *testing.T) {
 			}
 			kid := gcpjwt.KMSKeyID(version)
 			both := func(t *testing.T, alg string) {
-				if got := row.method.Alg(); got != alg {
+				if got := row.Method.Alg(); got != alg {
 					t.Errorf("Alg = %q, want %q", got, alg)
 				}
-				if got := jwt.GetSigningMethod(alg); got != jwt.SigningMethod(row.method) {
+				if got := jwt.GetSigningMethod(alg); got != jwt.SigningMethod(row.Method) {
 					t.Errorf("jwt.GetSigningMethod(%q) = %v, want the method", alg, got)
 				}
-				check(t, sign(t, ctx, row.method, nil), row.alg, kid)
+				check(t, systest.Sign(t, ctx, row.Method, nil), row.Alg, kid)
 
-				token := jwt.NewWithClaims(row.method, jwt.MapClaims{"sub": "somebody"})
+				token := jwt.NewWithClaims(row.Method, jwt.MapClaims{"sub": "somebody"})
 				text, err := token.SignedString(ctx)
 				if err != nil {
 					t.Fatalf("token.SignedString: %v", err)
@@ -270,28 +113,28 @@ func TestKMSAlgorithms(t *testing.T) {
 				check(t, text, alg, nil)
 			}
 
-			t.Run("as imported", func(t *testing.T) { both(t, row.alias) })
+			t.Run("as imported", func(t *testing.T) { both(t, row.Alias) })
 			t.Run("overridden", func(t *testing.T) {
-				kmsOverride(t, row.method)
-				both(t, row.alg)
+				kmsOverride(t, row.Method)
+				both(t, row.Alg)
 			})
 			t.Run("kid of the caller", func(t *testing.T) {
-				token := jwt.New(row.method)
+				token := jwt.New(row.Method)
 				token.Header["kid"] = "mine"
 				text, err := gcpjwt.SignedString(ctx, token)
 				if err != nil {
 					t.Fatalf("SignedString: %v", err)
 				}
-				if got := kmsHeader(t, text)["kid"]; got != "mine" {
+				if got := systest.Header(t, text)["kid"]; got != "mine" {
 					t.Errorf("kid = %v, want the caller's", got)
 				}
 			})
 
-			wantHash := row.digest
-			if row.isMAC() {
-				wantHash = map[string]crypto.Hash{"HS256": crypto.SHA256, "HS384": crypto.SHA384, "HS512": crypto.SHA512}[row.alg]
+			wantHash := row.Digest
+			if row.IsMAC() {
+				wantHash = map[string]crypto.Hash{"HS256": crypto.SHA256, "HS384": crypto.SHA384, "HS512": crypto.SHA512}[row.Alg]
 			}
-			if got := row.method.Hash(); got != wantHash {
+			if got := row.Method.Hash(); got != wantHash {
 				t.Errorf("Hash = %v, want %v", got, wantHash)
 			}
 		})
@@ -301,17 +144,17 @@ func TestKMSAlgorithms(t *testing.T) {
 // jwt's own parser, told the public key only, takes the tokens.
 func TestKMSTokensWithStockJWT(t *testing.T) {
 	t.Parallel()
-	for _, row := range kmsRows {
-		if row.isMAC() {
+	for _, row := range systest.Rows {
+		if row.IsMAC() {
 			continue // MacVerify above is all there is
 		}
-		t.Run(row.algorithm.String(), func(t *testing.T) {
+		t.Run(row.Algorithm.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, row.algorithm)
-			text := sign(t, kmsContext(t.Context(), client, version), row.method, jwt.MapClaims{"sub": "süße <&>"})
+			version := systest.Create(t, server, row.Algorithm)
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, jwt.MapClaims{"sub": "süße <&>"})
 			token, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return server.PublicKey(version), nil },
-				jwt.WithValidMethods([]string{row.alg}), jwt.WithStrictDecoding())
+				jwt.WithValidMethods([]string{row.Alg}), jwt.WithStrictDecoding())
 			if err != nil {
 				t.Fatalf("jwt.Parse: %v", err)
 			}
@@ -359,42 +202,32 @@ func kmsCraft(t *testing.T, curve ecdh.Curve, params *elliptic.CurveParams, k ui
 	return public, r
 }
 
-// kmsDER encodes (r, s) as Cloud KMS does.
-func kmsDER(r, s []byte) []byte {
-	var b cryptobyte.Builder
-	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1BigInt(new(big.Int).SetBytes(r))
-		b.AddASN1BigInt(new(big.Int).SetBytes(s))
-	})
-	return b.BytesOrPanic()
-}
-
 // B01: r and s have a fixed width, however many leading zero bytes they have.
 func TestKMSShortECDSAIntegers(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
-		algorithm kmsAlgorithm
+		algorithm systest.Algorithm
 		curve     ecdh.Curve
 		params    *elliptic.CurveParams
 		nonces    []ecdsaNonce
 	}{
-		{kmsP256, ecdh.P256(), elliptic.P256().Params(), []ecdsaNonce{{1, 0}, {379, 1}, {40393, 2}}},
-		{kmsP384, ecdh.P384(), elliptic.P384().Params(), []ecdsaNonce{{1, 0}, {197, 1}, {14971, 2}}},
+		{systest.P256, ecdh.P256(), elliptic.P256().Params(), []ecdsaNonce{{1, 0}, {379, 1}, {40393, 2}}},
+		{systest.P384, ecdh.P384(), elliptic.P384().Params(), []ecdsaNonce{{1, 0}, {197, 1}, {14971, 2}}},
 	}
 	for _, tt := range tests {
-		row := kmsRowOf(tt.algorithm)
-		half := row.size / 2
+		row := systest.RowOf(tt.algorithm)
+		half := row.Size / 2
 		for _, nonce := range tt.nonces {
 			// 7f is a DER integer as it is, 80 takes a zero byte in front.
 			for _, first := range []byte{0x7f, 0x80} {
 				for zeros := range 3 {
-					t.Run(fmt.Sprintf("B01/%s/r%d/s%d/%02x", row.alg, nonce.zeros, zeros, first), func(t *testing.T) {
+					t.Run(fmt.Sprintf("B01/%s/r%d/s%d/%02x", row.Alg, nonce.zeros, zeros, first), func(t *testing.T) {
 						t.Parallel()
 						s := bytes.Repeat([]byte{first}, half)
 						clear(s[:zeros])
 						var public *ecdsa.PublicKey
 						server, client := start.KMS(t)
-						version := kmsCreate(t, server, tt.algorithm)
+						version := systest.Create(t, server, tt.algorithm)
 						server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 							resp, err := next(ctx, req)
 							if resp, ok := resp.(*kmspb.AsymmetricSignResponse); ok {
@@ -404,20 +237,20 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 								if got := half - len(bytes.TrimLeft(r, "\x00")); got != nonce.zeros {
 									t.Errorf("r has %d leading zero bytes, the test needs %d", got, nonce.zeros)
 								}
-								resp.Signature = kmsDER(r, s)
+								resp.Signature = systest.DER(r, s)
 								resp.SignatureCrc32C = testutil.Checksum(resp.Signature)
 							}
 							return resp, err
 						})
-						text := sign(t, kmsContext(t.Context(), client, version), row.method, nil)
-						signingString, sig := kmsSplit(t, text)
-						if len(sig) != row.size {
-							t.Errorf("the signature has %d bytes, want %d", len(sig), row.size)
+						text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
+						signingString, sig := systest.Split(t, text)
+						if len(sig) != row.Size {
+							t.Errorf("the signature has %d bytes, want %d", len(sig), row.Size)
 						}
 						if !bytes.Equal(sig[len(sig)-half:], s) {
 							t.Errorf("s = %x, want %x", sig[len(sig)-half:], s)
 						}
-						stock := map[string]jwt.SigningMethod{"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384}[row.alg]
+						stock := map[string]jwt.SigningMethod{"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384}[row.Alg]
 						if err := stock.Verify(signingString, sig, public); err != nil {
 							t.Errorf("stock jwt: %v", err)
 						}
@@ -432,45 +265,45 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 // token, and what is sent is its digest, or the text itself, with a checksum.
 func TestKMSSignsHeaderAndPayload(t *testing.T) {
 	t.Parallel()
-	for _, row := range kmsRows {
-		t.Run("B03/"+row.algorithm.String(), func(t *testing.T) {
+	for _, row := range systest.Rows {
+		t.Run("B03/"+row.Algorithm.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, row.algorithm)
+			version := systest.Create(t, server, row.Algorithm)
 			var (
 				mu   sync.Mutex
 				seen []proto.Message
 			)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
-				if method == row.signRPC() {
+				if method == row.SignRPC() {
 					mu.Lock()
 					defer mu.Unlock()
 					seen = append(seen, proto.Clone(req))
 				}
 				return next(ctx, req)
 			})
-			text := sign(t, kmsContext(t.Context(), client, version), row.method, jwt.MapClaims{"sub": "ü<&>", "n": 1})
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, jwt.MapClaims{"sub": "ü<&>", "n": 1})
 			signingString := text[:strings.LastIndexByte(text, '.')]
 
 			var want proto.Message
 			switch {
-			case row.isMAC():
+			case row.IsMAC():
 				want = &kmspb.MacSignRequest{Name: version, Data: []byte(signingString), DataCrc32C: testutil.Checksum([]byte(signingString))}
-			case row.digest == 0:
+			case row.Digest == 0:
 				want = &kmspb.AsymmetricSignRequest{Name: version, Data: []byte(signingString), DataCrc32C: testutil.Checksum([]byte(signingString))}
 			default:
-				h := row.digest.New()
+				h := row.Digest.New()
 				h.Write([]byte(signingString))
 				sum := h.Sum(nil)
 				digest := map[crypto.Hash]*kmspb.Digest{
 					crypto.SHA256: {Digest: &kmspb.Digest_Sha256{Sha256: sum}},
 					crypto.SHA384: {Digest: &kmspb.Digest_Sha384{Sha384: sum}},
 					crypto.SHA512: {Digest: &kmspb.Digest_Sha512{Sha512: sum}},
-				}[row.digest]
+				}[row.Digest]
 				want = &kmspb.AsymmetricSignRequest{Name: version, Digest: digest, DigestCrc32C: testutil.Checksum(sum)}
 			}
 			if len(seen) != 1 || !proto.Equal(seen[0], want) {
-				t.Errorf("%s got %v, want %v", row.signRPC(), seen, want)
+				t.Errorf("%s got %v, want %v", row.SignRPC(), seen, want)
 			}
 		})
 	}
@@ -479,13 +312,13 @@ func TestKMSSignsHeaderAndPayload(t *testing.T) {
 // B03: base64url without padding.
 func TestKMSSignatureEncoding(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []kmsAlgorithm{kmsEd25519, kmsHMAC256} {
-		row := kmsRowOf(algorithm)
-		t.Run("B03/"+row.alg, func(t *testing.T) {
+	for _, algorithm := range []systest.Algorithm{systest.Ed25519, systest.HMAC256} {
+		row := systest.RowOf(algorithm)
+		t.Run("B03/"+row.Alg, func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, algorithm)
-			odd := append([]byte{0xfb, 0xff, 0xfe}, make([]byte, row.size-3)...)
+			version := systest.Create(t, server, algorithm)
+			odd := append([]byte{0xfb, 0xff, 0xfe}, make([]byte, row.Size-3)...)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				resp, err := next(ctx, req)
 				switch resp := resp.(type) {
@@ -496,9 +329,9 @@ func TestKMSSignatureEncoding(t *testing.T) {
 				}
 				return resp, err
 			})
-			text := sign(t, kmsContext(t.Context(), client, version), row.method, nil)
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
 			// 64 and 32 bytes both take padding in padded base64.
-			want := "-__-" + strings.Repeat("A", (row.size*8+5)/6-4)
+			want := "-__-" + strings.Repeat("A", (row.Size*8+5)/6-4)
 			if got := text[strings.LastIndexByte(text, '.')+1:]; got != want {
 				t.Errorf("the signature is %q, want %q", got, want)
 			}
@@ -512,22 +345,22 @@ func TestKMSAlgorithmMismatch(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		method *gcpjwt.SigningMethodKMS
-		key    kmsAlgorithm
+		key    systest.Algorithm
 	}{
 		{gcpjwt.SigningMethodKMSRS256, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512},
-		{gcpjwt.SigningMethodKMSRS256, kmsP384},
+		{gcpjwt.SigningMethodKMSRS256, systest.P384},
 		// These two are signed without complaint by Cloud KMS, and verified by nobody.
-		{gcpjwt.SigningMethodKMSRS256, kmsPSS2048},
-		{gcpjwt.SigningMethodKMSPS256, kmsPKCS2048},
+		{gcpjwt.SigningMethodKMSRS256, systest.PSS2048},
+		{gcpjwt.SigningMethodKMSPS256, systest.PKCS2048},
 		{gcpjwt.SigningMethodKMSRS512, kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512},
 		{gcpjwt.SigningMethodKMSRS512, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256},
 		{gcpjwt.SigningMethodKMSPS512, kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256},
-		{gcpjwt.SigningMethodKMSES256, kmsP384},
-		{gcpjwt.SigningMethodKMSES384, kmsP256},
-		{gcpjwt.SigningMethodKMSES256, kmsPKCS2048},
-		{gcpjwt.SigningMethodKMSEdDSA, kmsP256},
+		{gcpjwt.SigningMethodKMSES256, systest.P384},
+		{gcpjwt.SigningMethodKMSES384, systest.P256},
+		{gcpjwt.SigningMethodKMSES256, systest.PKCS2048},
+		{gcpjwt.SigningMethodKMSEdDSA, systest.P256},
 		{gcpjwt.SigningMethodKMSEdDSA, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44},
-		{gcpjwt.SigningMethodKMSMLDSA44, kmsEd25519},
+		{gcpjwt.SigningMethodKMSMLDSA44, systest.Ed25519},
 		{gcpjwt.SigningMethodKMSMLDSA44, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65},
 		{gcpjwt.SigningMethodKMSMLDSA87, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65},
 	}
@@ -536,11 +369,11 @@ func TestKMSAlgorithmMismatch(t *testing.T) {
 			t.Run(fmt.Sprintf("B04/%s on %s/rotating=%t", tt.method.Alg(), tt.key, rotating), func(t *testing.T) {
 				t.Parallel()
 				server, client := start.KMS(t)
-				path := kmsCreate(t, server, tt.key)
+				path := systest.Create(t, server, tt.key)
 				if rotating {
-					path = cryptoKeyOf(path)
+					path = systest.CryptoKeyOf(path)
 				}
-				ctx := kmsContext(t.Context(), client, path)
+				ctx := systest.KMSContext(t.Context(), client, path)
 				token := jwt.New(tt.method)
 				text, err := gcpjwt.SignedString(ctx, token)
 				if text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
@@ -576,22 +409,22 @@ func TestKMSOtherPurpose(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		method *gcpjwt.SigningMethodKMS
-		key    kmsAlgorithm
+		key    systest.Algorithm
 		code   codes.Code // or else ErrAlgorithmMismatch
 	}{
-		{gcpjwt.SigningMethodKMSRS256, kmsHMAC256, codes.FailedPrecondition},
+		{gcpjwt.SigningMethodKMSRS256, systest.HMAC256, codes.FailedPrecondition},
 		{gcpjwt.SigningMethodKMSRS256, kmspb.CryptoKeyVersion_GOOGLE_SYMMETRIC_ENCRYPTION, codes.FailedPrecondition},
-		{gcpjwt.SigningMethodKMSHS256, kmsPKCS2048, codes.FailedPrecondition},
+		{gcpjwt.SigningMethodKMSHS256, systest.PKCS2048, codes.FailedPrecondition},
 		{gcpjwt.SigningMethodKMSHS256, kmspb.CryptoKeyVersion_HMAC_SHA512, codes.OK},
-		{gcpjwt.SigningMethodKMSHS384, kmsHMAC256, codes.OK},
+		{gcpjwt.SigningMethodKMSHS384, systest.HMAC256, codes.OK},
 		{gcpjwt.SigningMethodKMSHS512, kmspb.CryptoKeyVersion_HMAC_SHA384, codes.OK},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%s on %s", tt.method.Alg(), tt.key), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, tt.key)
-			text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(tt.method))
+			version := systest.Create(t, server, tt.key)
+			text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(tt.method))
 			switch {
 			case text != "" || err == nil:
 				t.Errorf("SignedString = %q, %v, want an error", text, err)
@@ -608,22 +441,22 @@ func TestKMSOtherPurpose(t *testing.T) {
 // the client stays open. Not parallel, as it counts goroutines.
 func TestKMSManySignaturesOneConnection(t *testing.T) {
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
+	version := systest.Create(t, server, systest.P256)
 	public := server.PublicKey(version)
 	one := func(path string) {
-		ctx := kmsContext(t.Context(), client, path)
-		signingString, sig := kmsSplit(t, sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil))
+		ctx := systest.KMSContext(t.Context(), client, path)
+		signingString, sig := systest.Split(t, systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil))
 		if err := jwt.SigningMethodES256.Verify(signingString, sig, public); err != nil {
 			t.Fatalf("stock jwt: %v", err)
 		}
-		if _, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(sig), kmsKeyfunc(t, t.Context(), client, path)); err != nil {
+		if _, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(sig), systest.KMSKeyfunc(t, t.Context(), client, path)); err != nil {
 			t.Fatalf("jwt.Parse: %v", err)
 		}
 	}
 	one(version) // connects
 	before := runtime.NumGoroutine()
 	for i := range 300 {
-		one([]string{version, cryptoKeyOf(version)}[i%2])
+		one([]string{version, systest.CryptoKeyOf(version)}[i%2])
 	}
 	// A stream's goroutines take a moment to end.
 	after := runtime.NumGoroutine()
@@ -648,7 +481,7 @@ func TestKMSManySignaturesOneConnection(t *testing.T) {
 // B08: the salt is as long as the hash, and our Verify insists on it.
 func TestKMSPSSSaltLength(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []kmsAlgorithm{
+	for _, algorithm := range []systest.Algorithm{
 		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,
 		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256,
 		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256,
@@ -656,14 +489,14 @@ func TestKMSPSSSaltLength(t *testing.T) {
 	} {
 		t.Run("B08/"+algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			row := kmsRowOf(algorithm)
+			row := systest.RowOf(algorithm)
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, algorithm)
-			signingString, sig := kmsSplit(t, sign(t, kmsContext(t.Context(), client, version), row.method, nil))
-			h := row.digest.New()
+			version := systest.Create(t, server, algorithm)
+			signingString, sig := systest.Split(t, systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil))
+			h := row.Digest.New()
 			h.Write([]byte(signingString))
-			want := map[string]int{"PS256": 32, "PS512": 64}[row.alg]
-			err := rsa.VerifyPSS(server.PublicKey(version).(*rsa.PublicKey), row.digest, h.Sum(nil), sig, &rsa.PSSOptions{SaltLength: want})
+			want := map[string]int{"PS256": 32, "PS512": 64}[row.Alg]
+			err := rsa.VerifyPSS(server.PublicKey(version).(*rsa.PublicKey), row.Digest, h.Sum(nil), sig, &rsa.PSSOptions{SaltLength: want})
 			if err != nil {
 				t.Errorf("VerifyPSS with a salt of %d bytes: %v", want, err)
 			}
@@ -674,27 +507,27 @@ func TestKMSPSSSaltLength(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range []kmsRow{kmsRowOf(kmsPSS2048), kmsRowOf(kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512)} {
-		right := row.digest.Size()
+	for _, row := range []systest.Row{systest.RowOf(systest.PSS2048), systest.RowOf(kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512)} {
+		right := row.Digest.Size()
 		for _, salt := range []int{0, 1, 20, 32, 64, 190} {
-			h := row.digest.New()
+			h := row.Digest.New()
 			h.Write([]byte("header.payload"))
 			if maximum := 256 - 2 - h.Size(); salt > maximum {
 				salt = maximum
 			}
-			sig, err := rsa.SignPSS(rand.Reader, key, row.digest, h.Sum(nil), &rsa.PSSOptions{SaltLength: salt})
+			sig, err := rsa.SignPSS(rand.Reader, key, row.Digest, h.Sum(nil), &rsa.PSSOptions{SaltLength: salt})
 			if salt == 0 { // which rsa takes for "as long as possible"
 				salt = 256 - 2 - h.Size()
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = row.method.Verify("header.payload", sig, &key.PublicKey)
+			err = row.Method.Verify("header.payload", sig, &key.PublicKey)
 			if salt == right && err != nil {
-				t.Errorf("B08: %s with a salt of %d bytes: %v", row.alg, salt, err)
+				t.Errorf("B08: %s with a salt of %d bytes: %v", row.Alg, salt, err)
 			}
 			if salt != right && !errors.Is(err, rsa.ErrVerification) {
-				t.Errorf("B08: %s with a salt of %d bytes: %v, want rsa.ErrVerification", row.alg, salt, err)
+				t.Errorf("B08: %s with a salt of %d bytes: %v, want rsa.ErrVerification", row.Alg, salt, err)
 			}
 		}
 	}
@@ -704,10 +537,10 @@ func TestKMSPSSSaltLength(t *testing.T) {
 func TestKMSCallsPerToken(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
+	version := systest.Create(t, server, systest.P256)
 	for range 100 {
-		text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSES256, nil)
-		if _, err := jwt.Parse(text, kmsKeyfunc(t, t.Context(), client, version)); err != nil {
+		text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSES256, nil)
+		if _, err := jwt.Parse(text, systest.KMSKeyfunc(t, t.Context(), client, version)); err != nil {
 			t.Fatalf("jwt.Parse: %v", err)
 		}
 	}
@@ -721,11 +554,11 @@ func TestKMSCallsPerToken(t *testing.T) {
 func TestKMSConcurrentFirstUse(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
+	version := systest.Create(t, server, systest.P256)
 	var group sync.WaitGroup
 	for range 50 {
 		group.Go(func() {
-			if _, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256)); err != nil {
+			if _, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256)); err != nil {
 				t.Errorf("SignedString: %v", err)
 			}
 		})
@@ -743,14 +576,14 @@ func TestKMSResourceExhausted(t *testing.T) {
 		t.Run("R02/"+rpc, func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, kmsP256)
+			version := systest.Create(t, server, systest.P256)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				if method == rpc {
 					return nil, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'.")
 				}
 				return next(ctx, req)
 			})
-			text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
+			text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
 			if text != "" || status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("SignedString = %q, %v, want RESOURCE_EXHAUSTED", text, err)
 			}
@@ -771,17 +604,17 @@ func TestKMSResourceExhausted(t *testing.T) {
 func TestKMSDestroyedVersion(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	first := kmsCreate(t, server, kmsP256)
-	old := sign(t, kmsContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
-	second, err := server.CreateVersion(cryptoKeyOf(first))
+	first := systest.Create(t, server, systest.P256)
+	old := systest.Sign(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
+	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.SetState(first, kmsDestroyed)
-	ctx := kmsContext(t.Context(), client, cryptoKeyOf(first))
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
-	text := sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
-	if got, want := kmsHeader(t, text)["kid"], gcpjwt.KMSKeyID(second); got != want {
+	server.SetState(first, systest.Destroyed)
+	ctx := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+	if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(second); got != want {
 		t.Errorf("R03: signed by %v, want version 2", got)
 	}
 	if _, err := jwt.Parse(text, keyfunc); err != nil {
@@ -792,8 +625,8 @@ func TestKMSDestroyedVersion(t *testing.T) {
 	}
 
 	// All gone. Another client knows nothing of the versions that were.
-	server.SetState(second, kmsDestroyed)
-	keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(first), KMSClient: kmsClient(t, server)})
+	server.SetState(second, systest.Destroyed)
+	keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(first), KMSClient: systest.Client(t, server)})
 	if keyfunc != nil || err == nil || !strings.Contains(err.Error(), "no ENABLED version") {
 		t.Errorf("R03: KMSVerifyKeyfunc without any ENABLED version: %v, want an error", err)
 	}
@@ -804,18 +637,18 @@ func TestKMSDestroyedVersion(t *testing.T) {
 func TestKMSRotationSeenByVerifier(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	a := kmsCreate(t, server, kmsP256)
-	byA := sign(t, kmsContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(a))
+	a := systest.Create(t, server, systest.P256)
+	byA := systest.Sign(t, systest.KMSContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(a))
 	if _, err := jwt.Parse(byA, keyfunc); err != nil {
 		t.Fatalf("B20: jwt.Parse of a token by A: %v", err)
 	}
-	b, err := server.CreateVersion(cryptoKeyOf(a))
+	b, err := server.CreateVersion(systest.CryptoKeyOf(a))
 	if err != nil {
 		t.Fatal(err)
 	}
-	byB := sign(t, kmsContext(t.Context(), client, b), gcpjwt.SigningMethodKMSES256, nil)
-	server.SetState(a, kmsDisabled)
+	byB := systest.Sign(t, systest.KMSContext(t.Context(), client, b), gcpjwt.SigningMethodKMSES256, nil)
+	server.SetState(a, systest.Disabled)
 	server.ResetCalls()
 	if _, err := jwt.Parse(byB, keyfunc); err != nil {
 		t.Errorf("B20: jwt.Parse of a token by B: %v", err)
@@ -836,8 +669,8 @@ func TestKMSRotationSeenByVerifier(t *testing.T) {
 func TestKMSConfigIsNotChanged(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsEd25519)
-	config := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
+	version := systest.Create(t, server, systest.Ed25519)
+	config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}
 	ctx := gcpjwt.NewKMSContext(t.Context(), config)
 	var group sync.WaitGroup
 	for range 8 {
@@ -859,7 +692,7 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if want := (gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}); *config != want {
+	if want := (gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}); *config != want {
 		t.Errorf("R06: the configuration became %+v", *config)
 	}
 }
@@ -868,8 +701,8 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 func TestKMSNegativeKeyRefresh(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
-	for _, path := range []string{version, cryptoKeyOf(version)} {
+	version := systest.Create(t, server, systest.P256)
+	for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 		config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, KeyRefresh: -time.Second}
 		_, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), config), jwt.New(gcpjwt.SigningMethodKMSES256))
 		if !errors.Is(err, gcpjwt.ErrInvalidConfig) || !strings.Contains(err.Error(), "KeyRefresh") {
@@ -890,11 +723,11 @@ func TestKMSNegativeKeyRefresh(t *testing.T) {
 func TestKMSKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsPKCS2048)
-	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSRS256, nil)
+	version := systest.Create(t, server, systest.PKCS2048)
+	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSRS256, nil)
 	keyfuncs := map[string]jwt.Keyfunc{
-		"version":   kmsKeyfunc(t, t.Context(), client, version),
-		"CryptoKey": kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version)),
+		"version":   systest.KMSKeyfunc(t, t.Context(), client, version),
+		"CryptoKey": systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(version)),
 	}
 	payload := strings.Split(text, ".")[1]
 	server.ResetCalls()
@@ -944,3 +777,126 @@ type kmsForeignMethod struct{}
 func (kmsForeignMethod) Alg() string                      { return "RS256" }
 func (kmsForeignMethod) Sign(string, any) ([]byte, error) { return nil, nil }
 func (kmsForeignMethod) Verify(string, []byte, any) error { return nil }
+
+// What isn't a context with a configuration is no key, for any of the methods.
+func TestKMSWrongKey(t *testing.T) {
+	t.Parallel()
+	var (
+		noContext context.Context
+		noConfig  *gcpjwt.KMSConfig
+	)
+	iamOnly := gcpjwt.NewIAMContext(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account})
+	tests := []struct {
+		name string
+		key  any
+		want error
+	}{
+		{"nil", nil, jwt.ErrInvalidKeyType},
+		{"nil context", noContext, jwt.ErrInvalidKeyType},
+		{"configuration", &gcpjwt.KMSConfig{}, jwt.ErrInvalidKeyType},
+		{"nil configuration", noConfig, jwt.ErrInvalidKeyType},
+		{"string", "projects/p/locations/l/keyRings/r/cryptoKeys/k", jwt.ErrInvalidKeyType},
+		{"bytes", []byte("secret"), jwt.ErrInvalidKeyType},
+		{"context without configuration", t.Context(), gcpjwt.ErrMissingConfig},
+		{"context with a nil configuration", gcpjwt.NewKMSContext(t.Context(), nil), gcpjwt.ErrMissingConfig},
+		{"context with a typed nil configuration", gcpjwt.NewKMSContext(t.Context(), noConfig), gcpjwt.ErrMissingConfig},
+		{"context of another method", iamOnly, gcpjwt.ErrMissingConfig},
+		{"context with an empty configuration", gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{}), gcpjwt.ErrInvalidConfig},
+	}
+	var methods []*gcpjwt.SigningMethodKMS
+	for _, row := range systest.Rows {
+		if !slices.Contains(methods, row.Method) {
+			methods = append(methods, row.Method)
+		}
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, method := range methods {
+				if sig, err := method.Sign("header.payload", tt.key); sig != nil || !errors.Is(err, tt.want) {
+					t.Errorf("%s: Sign = %q, %v, want %v", method.Alg(), sig, err, tt.want)
+				}
+				if text, err := jwt.New(method).SignedString(tt.key); text != "" || !errors.Is(err, tt.want) {
+					t.Errorf("%s: token.SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
+				}
+				if ctx, ok := tt.key.(context.Context); ok {
+					if text, err := gcpjwt.SignedString(ctx, jwt.New(method)); text != "" || !errors.Is(err, tt.want) {
+						t.Errorf("%s: SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
+					}
+				}
+			}
+		})
+	}
+
+	if keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), nil); keyfunc != nil || !errors.Is(err, gcpjwt.ErrMissingConfig) {
+		t.Errorf("KMSVerifyKeyfunc of nil: %v, want ErrMissingConfig", err)
+	}
+	if config, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(t.Context(), nil)); ok || config != nil {
+		t.Errorf("KMSFromContext of a nil configuration = %v, %t, want none", config, ok)
+	}
+	config := &gcpjwt.KMSConfig{KeyPath: "k"}
+	if got, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(iamOnly, config)); !ok || got != config {
+		t.Errorf("KMSFromContext = %v, %t, want the configuration", got, ok)
+	}
+}
+
+// What Verify refuses as a key is jwt's to say: never a panic, never a success.
+func TestKMSVerifyWrongKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range systest.Rows {
+		for _, key := range []any{nil, "secret", []byte("secret"), (*kms.KeyManagementClient)(nil), big.NewInt(1)} {
+			err := row.Method.Verify("header.payload", make([]byte, row.Size), key)
+			if !errors.Is(err, jwt.ErrInvalidKeyType) {
+				t.Errorf("%s: Verify with a %T: %v, want ErrInvalidKeyType", row.Alg, key, err)
+			}
+		}
+	}
+}
+
+// What Cloud KMS hashes by itself it takes 64 KiB of. More is refused before
+// the call, in words that help.
+func TestKMSDataLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 10
+	for _, row := range systest.Rows {
+		if row.Algorithm != systest.P256 && row.Digest != 0 {
+			continue // one that takes a digest will do
+		}
+		t.Run(row.Alg, func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+
+			atLimit := strings.Repeat("a", limit)
+			sig, err := row.Method.Sign(atLimit, ctx)
+			if err != nil {
+				t.Fatalf("Sign of %d bytes: %v", limit, err)
+			}
+			if err := systest.VerifyBare(t.Context(), row, server, client, version, atLimit, sig); err != nil {
+				t.Errorf("verifying %d bytes: %v", limit, err)
+			}
+
+			server.ResetCalls()
+			sig, err = row.Method.Sign(atLimit+"a", ctx)
+			text, textErr := gcpjwt.SignedString(ctx, jwt.NewWithClaims(row.Method, jwt.MapClaims{"sub": atLimit}))
+			if row.Digest != 0 {
+				if err != nil || textErr != nil {
+					t.Errorf("a digest has no limit, but: %v, %v", err, textErr)
+				}
+				return
+			}
+			if sig != nil || text != "" || err == nil || textErr == nil {
+				t.Fatalf("beyond the limit: Sign returned %d bytes, %v; SignedString %d bytes, %v", len(sig), err, len(text), textErr)
+			}
+			for _, want := range []string{"65536", "65537", "claims"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is %q, want it to say %s", err, want)
+				}
+			}
+			if got := server.Calls(""); got != 0 {
+				t.Errorf("%d calls, want 0", got)
+			}
+		})
+	}
+}

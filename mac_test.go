@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -23,67 +22,36 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
-
-// kmsSignBare signs without a kid, which only SignedString sets.
-func kmsSignBare(t testing.TB, ctx context.Context, method *gcpjwt.SigningMethodKMS, alg string) string {
-	t.Helper()
-	token := jwt.New(method)
-	token.Header["alg"] = alg
-	signingString, err := token.SigningString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sig, err := method.Sign(signingString, ctx)
-	if err != nil {
-		t.Fatalf("Sign: %v", err)
-	}
-	return signingString + "." + base64.RawURLEncoding.EncodeToString(sig)
-}
-
-// kmsRelabel changes a field of a token's header, and not its signature.
-func kmsRelabel(t testing.TB, text, field string, value any) string {
-	t.Helper()
-	header := kmsHeader(t, text)
-	header[field] = value
-	if value == nil {
-		delete(header, field)
-	}
-	raw, err := json.Marshal(header)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(text, ".")
-	return base64.RawURLEncoding.EncodeToString(raw) + "." + rest
-}
 
 // A MAC key is verified by one MacVerify for each token, whatever names it and
 // whether or not the token has a kid. The parser finds jwt's own HS256 under
 // the token's alg, which could not do that: the Keyfunc replaces it.
 func TestKMSMac(t *testing.T) {
 	t.Parallel()
-	for _, row := range kmsRows {
-		if !row.isMAC() {
+	for _, row := range systest.Rows {
+		if !row.IsMAC() {
 			continue
 		}
 		for _, rotating := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/rotating=%t", row.alg, rotating), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/rotating=%t", row.Alg, rotating), func(t *testing.T) {
 				t.Parallel()
 				server, client := start.KMS(t)
-				path := kmsCreate(t, server, row.algorithm)
+				path := systest.Create(t, server, row.Algorithm)
 				version := path
 				if rotating {
-					path = cryptoKeyOf(path)
+					path = systest.CryptoKeyOf(path)
 				}
-				ctx := kmsContext(t.Context(), client, path)
+				ctx := systest.KMSContext(t.Context(), client, path)
 				tokens := map[string]string{
-					"kid":    sign(t, ctx, row.method, nil),
-					"no kid": kmsSignBare(t, ctx, row.method, row.alg),
-					"alias":  kmsSignBare(t, ctx, row.method, row.alias),
+					"kid":    systest.Sign(t, ctx, row.Method, nil),
+					"no kid": systest.SignBare(t, ctx, row.Method, row.Alg),
+					"alias":  systest.SignBare(t, ctx, row.Method, row.Alias),
 				}
-				keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+				keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
 				for name, text := range tokens {
 					t.Run(name, func(t *testing.T) {
 						server.ResetCalls()
@@ -91,14 +59,14 @@ func TestKMSMac(t *testing.T) {
 						if err != nil || !token.Valid {
 							t.Errorf("jwt.Parse: %v", err)
 						}
-						if token.Method != jwt.SigningMethod(row.method) {
-							t.Errorf("the token's method is %v, want %s", token.Method, row.alias)
+						if token.Method != jwt.SigningMethod(row.Method) {
+							t.Errorf("the token's method is %v, want %s", token.Method, row.Alias)
 						}
 						if got := server.Calls("MacVerify"); got != 1 || server.Calls("") != 1 {
 							t.Errorf("%d MacVerify in %d calls, want 1 in 1", got, server.Calls(""))
 						}
 
-						token, err = jwt.Parse(kmsForge(text), keyfunc)
+						token, err = jwt.Parse(systest.Forge(text), keyfunc)
 						if !errors.Is(err, jwt.ErrTokenSignatureInvalid) || !errors.Is(err, jwt.ErrSignatureInvalid) || token.Valid {
 							t.Errorf("a forged token: %v, want ErrSignatureInvalid", err)
 						}
@@ -109,38 +77,38 @@ func TestKMSMac(t *testing.T) {
 				}
 
 				t.Run("context as key", func(t *testing.T) {
-					signingString, mac := kmsSplit(t, tokens["kid"])
-					if err := row.method.Verify(signingString, mac, ctx); err != nil {
+					signingString, mac := systest.Split(t, tokens["kid"])
+					if err := row.Method.Verify(signingString, mac, ctx); err != nil {
 						t.Errorf("Verify with a context: %v", err)
 					}
 					server.ResetCalls()
 					for range 5 {
-						if err := row.method.Verify(signingString, mac, ctx); err != nil {
+						if err := row.Method.Verify(signingString, mac, ctx); err != nil {
 							t.Errorf("Verify with a context: %v", err)
 						}
 					}
 					if got := server.Calls("MacVerify"); got != 5 || server.Calls("") != 5 {
 						t.Errorf("5 times Verify: %d MacVerify in %d calls, want 5 in 5", got, server.Calls(""))
 					}
-					if err := row.method.Verify(signingString+"x", mac, ctx); !errors.Is(err, jwt.ErrSignatureInvalid) {
+					if err := row.Method.Verify(signingString+"x", mac, ctx); !errors.Is(err, jwt.ErrSignatureInvalid) {
 						t.Errorf("Verify of another text with a context: %v, want ErrSignatureInvalid", err)
 					}
-					if err := row.method.Verify(signingString, mac, t.Context()); !errors.Is(err, gcpjwt.ErrMissingConfig) {
+					if err := row.Method.Verify(signingString, mac, t.Context()); !errors.Is(err, gcpjwt.ErrMissingConfig) {
 						t.Errorf("Verify with a context without configuration: %v, want ErrMissingConfig", err)
 					}
 					ended, cancel := context.WithCancel(ctx)
 					cancel()
-					if err := row.method.Verify(signingString, mac, ended); !errors.Is(err, context.Canceled) {
+					if err := row.Method.Verify(signingString, mac, ended); !errors.Is(err, context.Canceled) {
 						t.Errorf("Verify with an ended context: %v, want context.Canceled", err)
 					}
-					broken := kmsContext(t.Context(), client, "cryptoKeys/k")
-					if err := row.method.Verify(signingString, mac, broken); !errors.Is(err, gcpjwt.ErrInvalidConfig) {
+					broken := systest.KMSContext(t.Context(), client, "cryptoKeys/k")
+					if err := row.Method.Verify(signingString, mac, broken); !errors.Is(err, gcpjwt.ErrInvalidConfig) {
 						t.Errorf("Verify with a malformed KeyPath: %v, want ErrInvalidConfig", err)
 					}
 				})
 
 				t.Run("disabled later", func(t *testing.T) {
-					server.SetState(version, kmsDisabled)
+					server.SetState(version, systest.Disabled)
 					for name, text := range tokens {
 						token, err := jwt.Parse(text, keyfunc)
 						if err == nil || token.Valid || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
@@ -157,24 +125,24 @@ func TestKMSMac(t *testing.T) {
 // token says, is refused for its length, without a call.
 func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 	t.Parallel()
-	for _, row := range kmsRows {
-		if !row.isMAC() {
+	for _, row := range systest.Rows {
+		if !row.IsMAC() {
 			continue
 		}
-		t.Run(row.alg, func(t *testing.T) {
+		t.Run(row.Alg, func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, row.algorithm)
-			ctx := kmsContext(t.Context(), client, version)
-			for name, path := range map[string]string{"version": version, "CryptoKey": cryptoKeyOf(version)} {
-				keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+			version := systest.Create(t, server, row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+			for name, path := range map[string]string{"version": version, "CryptoKey": systest.CryptoKeyOf(version)} {
+				keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
 				for _, alg := range []string{"HS256", "HS384", "HS512"} {
-					if alg == row.alg {
+					if alg == row.Alg {
 						continue
 					}
-					// Signed as alg, by the key of row.alg: what an attacker who may
+					// Signed as alg, by the key of row.Alg: what an attacker who may
 					// use the key otherwise could make.
-					signingString, _ := kmsSplit(t, kmsRelabel(t, sign(t, ctx, row.method, nil), "alg", alg))
+					signingString, _ := systest.Split(t, systest.Relabel(t, systest.Sign(t, ctx, row.Method, nil), "alg", alg))
 					response, err := client.MacSign(t.Context(), &kmspb.MacSignRequest{Name: version, Data: []byte(signingString)})
 					if err != nil {
 						t.Fatal(err)
@@ -182,16 +150,16 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 					server.ResetCalls()
 					token, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(response.Mac), keyfunc)
 					if err == nil || token.Valid || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
-						t.Errorf("%s: a MAC by %s in a token of %s: %v, want a refusal", name, row.alg, alg, err)
+						t.Errorf("%s: a MAC by %s in a token of %s: %v, want a refusal", name, row.Alg, alg, err)
 					}
 					if got := server.Calls(""); got != 0 {
 						t.Errorf("%s: %d calls, want 0", name, got)
 					}
 				}
-				for _, size := range []int{0, 1, row.size - 1, row.size + 1, 100} {
-					text := sign(t, ctx, row.method, nil)
+				for _, size := range []int{0, 1, row.Size - 1, row.Size + 1, 100} {
+					text := systest.Sign(t, ctx, row.Method, nil)
 					server.ResetCalls()
-					signingString, mac := kmsSplit(t, text)
+					signingString, mac := systest.Split(t, text)
 					mac = append(mac, make([]byte, 100)...)[:size]
 					_, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(mac), keyfunc)
 					if !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
@@ -210,9 +178,9 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 func TestKMSMacOfLongToken(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsHMAC256)
-	keyfunc := kmsKeyfunc(t, t.Context(), client, version)
-	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
+	version := systest.Create(t, server, systest.HMAC256)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
+	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 	server.ResetCalls()
 	parts := strings.Split(text, ".")
 	parts[1] = base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub": %q}`, strings.Repeat("a", 64<<10)))
@@ -237,7 +205,7 @@ func TestKMSMacOutage(t *testing.T) {
 		{"quota", kmsFail(codes.ResourceExhausted), codes.ResourceExhausted},
 		{"internal", kmsFail(codes.Internal), codes.Internal},
 		{"permission", func(server *testutil.KMS) { server.Deny("cloudkms.cryptoKeyVersions.useToVerify") }, codes.PermissionDenied},
-		{"hanging", func(server *testutil.KMS) { kmsHang(server, "MacVerify") }, codes.OK},
+		{"hanging", func(server *testutil.KMS) { systest.Hang(server, "MacVerify") }, codes.OK},
 	}
 	for _, tt := range tests {
 		for _, rotating := range []bool{false, true} {
@@ -245,14 +213,14 @@ func TestKMSMacOutage(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					server, client := start.KMS(t, testutil.InMemory())
-					path := kmsCreate(t, server, kmsHMAC256)
+					path := systest.Create(t, server, systest.HMAC256)
 					if rotating {
-						path = cryptoKeyOf(path)
+						path = systest.CryptoKeyOf(path)
 					}
-					text := sign(t, kmsContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
+					text := systest.Sign(t, systest.KMSContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
 					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 					defer cancel()
-					keyfunc := kmsKeyfunc(t, ctx, client, path)
+					keyfunc := systest.KMSKeyfunc(t, ctx, client, path)
 					tt.fail(server)
 					start := time.Now()
 					token, err := jwt.Parse(text, keyfunc)
@@ -287,17 +255,17 @@ func kmsFail(code codes.Code) func(server *testutil.KMS) {
 func TestKMSMacWithoutKeyID(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	first := kmsCreate(t, server, kmsHMAC256)
-	second, err := server.CreateVersion(cryptoKeyOf(first))
+	first := systest.Create(t, server, systest.HMAC256)
+	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A version of another hash, which must not be asked.
-	if _, err := server.CreateVersion(cryptoKeyOf(first), kmspb.CryptoKeyVersion_HMAC_SHA512); err != nil {
+	if _, err := server.CreateVersion(systest.CryptoKeyOf(first), kmspb.CryptoKeyVersion_HMAC_SHA512); err != nil {
 		t.Fatal(err)
 	}
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(first))
-	rotating := kmsContext(t.Context(), client, cryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	rotating := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(first))
 	parse := func(text string, maximum int) error {
 		t.Helper()
 		server.ResetCalls()
@@ -309,25 +277,25 @@ func TestKMSMacWithoutKeyID(t *testing.T) {
 	}
 	texts := make(map[string]string)
 	for _, version := range []string{first, second} {
-		texts[version] = kmsSignBare(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, "HS256")
+		texts[version] = systest.SignBare(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, "HS256")
 		if err := parse(texts[version], 2); err != nil {
 			t.Errorf("a token by %s: %v", version, err)
 		}
-		signingString, mac := kmsSplit(t, texts[version])
+		signingString, mac := systest.Split(t, texts[version])
 		if err := gcpjwt.SigningMethodKMSHS256.Verify(signingString, mac, rotating); err != nil {
 			t.Errorf("Verify of a token by %s with a context: %v", version, err)
 		}
-		if err := parse(kmsRelabel(t, texts[version], "kid", gcpjwt.KMSKeyID(first)), 1); !errors.Is(err, jwt.ErrSignatureInvalid) {
+		if err := parse(systest.Relabel(t, texts[version], "kid", gcpjwt.KMSKeyID(first)), 1); !errors.Is(err, jwt.ErrSignatureInvalid) {
 			t.Errorf("a token by %s with a kid added: %v, want ErrSignatureInvalid", version, err)
 		}
-		if err := parse(kmsForge(texts[version]), 2); !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		if err := parse(systest.Forge(texts[version]), 2); !errors.Is(err, jwt.ErrSignatureInvalid) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
 			t.Errorf("a forged token: %v, want ErrSignatureInvalid", err)
 		}
 	}
 
 	// One of the two is gone, before the list says so.
 	for _, gone := range []string{first, second} {
-		server.SetState(gone, kmsDisabled)
+		server.SetState(gone, systest.Disabled)
 		for version, text := range texts {
 			err := parse(text, 2)
 			if gone == version && (err == nil || errors.Is(err, gcpjwt.ErrKeysUnavailable)) {
@@ -337,7 +305,7 @@ func TestKMSMacWithoutKeyID(t *testing.T) {
 				t.Errorf("a token by %s while the other version is disabled: %v", version, err)
 			}
 		}
-		server.SetState(gone, kmsEnabled)
+		server.SetState(gone, systest.Enabled)
 	}
 
 	// One of the two cannot be asked: the other's verdict counts if it is yes.
@@ -358,22 +326,22 @@ func TestKMSMacWithoutKeyID(t *testing.T) {
 // B10: the public key is no secret, so no MAC made with it counts. Not parallel
 // because of Override.
 func TestKMSMacWithPublicKeyAsSecret(t *testing.T) {
-	for _, algorithm := range []kmsAlgorithm{kmsPKCS2048, kmsP256, kmsEd25519} {
+	for _, algorithm := range []systest.Algorithm{systest.PKCS2048, systest.P256, systest.Ed25519} {
 		for _, overridden := range []bool{false, true} {
 			t.Run(fmt.Sprintf("B10/%s/overridden=%t", algorithm, overridden), func(t *testing.T) {
 				if overridden {
 					kmsOverride(t, gcpjwt.SigningMethodKMSHS256)
 				}
 				server, client := start.KMS(t)
-				version := kmsCreate(t, server, algorithm)
+				version := systest.Create(t, server, algorithm)
 				der, err := mldsax509.MarshalPKIXPublicKey(server.PublicKey(version))
 				if err != nil {
 					t.Fatal(err)
 				}
 				text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 				secrets := map[string][]byte{"PEM": text, "trimmed PEM": []byte(strings.TrimSpace(string(text))), "DER": der}
-				for _, path := range []string{version, cryptoKeyOf(version)} {
-					keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+				for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+					keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
 					server.ResetCalls()
 					for name, secret := range secrets {
 						for _, kid := range []any{nil, gcpjwt.KMSKeyID(version)} {
@@ -415,14 +383,14 @@ func TestKMSMacVerifyTakesNoSecret(t *testing.T) {
 func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsHMAC256)
-	text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
-	for _, path := range []string{version, cryptoKeyOf(version)} {
-		keyfunc := kmsKeyfunc(t, t.Context(), client, path)
+	version := systest.Create(t, server, systest.HMAC256)
+	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
+	for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+		keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
 		server.ResetCalls()
 		for _, alg := range []string{"none", "hs256", "RS256", "ES256", "EdDSA", "KMSRS256", "ML-DSA-65"} {
 			for _, kid := range []any{nil, gcpjwt.KMSKeyID(version)} {
-				token, err := jwt.Parse(kmsRelabel(t, kmsRelabel(t, text, "alg", alg), "kid", kid), keyfunc)
+				token, err := jwt.Parse(systest.Relabel(t, systest.Relabel(t, text, "alg", alg), "kid", kid), keyfunc)
 				if !errors.Is(err, jwt.ErrTokenUnverifiable) || token != nil && token.Valid {
 					t.Errorf("B10: alg %s, kid %v: %v, want ErrTokenUnverifiable", alg, kid, err)
 				}
@@ -438,9 +406,9 @@ func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 func TestKMSMacConcurrent(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsHMAC256)
-	ctx := kmsContext(t.Context(), client, cryptoKeyOf(version))
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKeyOf(version))
+	version := systest.Create(t, server, systest.HMAC256)
+	ctx := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(version))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(version))
 	var group sync.WaitGroup
 	for i := range 20 {
 		group.Go(func() {
@@ -452,7 +420,7 @@ func TestKMSMacConcurrent(t *testing.T) {
 			if _, err := jwt.Parse(text, keyfunc); err != nil {
 				t.Errorf("jwt.Parse: %v", err)
 			}
-			if _, err := jwt.Parse(kmsForge(text), keyfunc); !errors.Is(err, jwt.ErrSignatureInvalid) {
+			if _, err := jwt.Parse(systest.Forge(text), keyfunc); !errors.Is(err, jwt.ErrSignatureInvalid) {
 				t.Errorf("jwt.Parse of a forged token: %v, want ErrSignatureInvalid", err)
 			}
 		})
@@ -464,12 +432,12 @@ func TestKMSMacConcurrent(t *testing.T) {
 // asymmetric key that is disabled must not be taken for one.
 func TestKMSMacOrDisabled(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []kmsAlgorithm{kmsP256, kmsHMAC256} {
+	for _, algorithm := range []systest.Algorithm{systest.P256, systest.HMAC256} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, algorithm)
-			server.SetState(version, kmsDisabled)
+			version := systest.Create(t, server, algorithm)
+			server.SetState(version, systest.Disabled)
 			_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
 			if status.Code(err) != codes.FailedPrecondition || !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
 				t.Errorf("KMSVerifyKeyfunc: %v, want FAILED_PRECONDITION and ErrKeysUnavailable", err)
@@ -486,10 +454,10 @@ func TestKMSMacPermissions(t *testing.T) {
 		t.Run(fmt.Sprintf("rotating=%t", rotating), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			path := kmsCreate(t, server, kmsHMAC256)
-			text := sign(t, kmsContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
+			path := systest.Create(t, server, systest.HMAC256)
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
 			if rotating {
-				path = cryptoKeyOf(path)
+				path = systest.CryptoKeyOf(path)
 			}
 			config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client}
 			server.Deny("cloudkms.cryptoKeyVersions.useToVerify")
@@ -508,7 +476,7 @@ func TestKMSMacPermissions(t *testing.T) {
 
 			server.Allow("cloudkms.cryptoKeyVersions.useToVerify")
 			server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
-			config.KMSClient = kmsClient(t, server) // which knows nothing of the failures
+			config.KMSClient = systest.Client(t, server) // which knows nothing of the failures
 			if keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), config); err != nil {
 				t.Fatalf("without viewPublicKey: KMSVerifyKeyfunc: %v", err)
 			}
@@ -517,4 +485,44 @@ func TestKMSMacPermissions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If one version that may have signed cannot be asked, another that is disabled
+// is no reason to refuse the token.
+func TestKMSMacOutageOutweighsDisabledVersion(t *testing.T) {
+	server, client := start.KMS(t)
+	first := systest.Create(t, server, systest.HMAC256)
+	second, _ := server.CreateVersion(systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.SignBare(t, systest.KMSContext(t.Context(), client, second), gcpjwt.SigningMethodKMSHS256, "HS256")
+	server.SetState(first, systest.Disabled) // not yet known
+	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if req, ok := req.(*kmspb.MacVerifyRequest); ok && req.Name == second {
+			return nil, status.Error(codes.Internal, "no")
+		}
+		return next(ctx, req)
+	})
+	_, err := jwt.Parse(text, keyfunc)
+	if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		t.Errorf("got %v, want ErrKeysUnavailable", err)
+	}
+}
+
+// The time limit is for the verification, not for each version that it asks.
+func TestKMSMacVerificationIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := start.KMS(t, testutil.InMemory())
+		first := systest.Create(t, server, systest.HMAC256)
+		for range 9 {
+			server.CreateVersion(systest.CryptoKeyOf(first))
+		}
+		keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+		text := systest.SignBare(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSHS256, "HS256")
+		systest.Hang(server, "MacVerify")
+		start := time.Now()
+		jwt.Parse(text, keyfunc)
+		if got := time.Since(start); got > 11*time.Second {
+			t.Errorf("one verification took %v", got)
+		}
+	})
 }

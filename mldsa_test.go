@@ -14,58 +14,59 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 var kmsMLDSA = []struct {
 	params mldsa.Parameters
-	row    kmsRow
+	row    systest.Row
 }{
-	{mldsa.MLDSA44(), kmsRowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44)},
-	{mldsa.MLDSA65(), kmsRowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)},
-	{mldsa.MLDSA87(), kmsRowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87)},
+	{mldsa.MLDSA44(), systest.RowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44)},
+	{mldsa.MLDSA65(), systest.RowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)},
+	{mldsa.MLDSA87(), systest.RowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87)},
 }
 
 // jwt has no ML-DSA methods, so these answer to their RFC 9964 names from the
 // start: a method found under it signs and verifies like the variable.
 func TestMLDSARegisteredName(t *testing.T) {
 	for _, tt := range kmsMLDSA {
-		t.Run(tt.row.alg, func(t *testing.T) {
-			named := jwt.GetSigningMethod(tt.row.alg)
-			if named == nil || named.Alg() != tt.row.alg {
-				t.Fatalf("jwt.GetSigningMethod(%q) = %v, want a method of that name", tt.row.alg, named)
+		t.Run(tt.row.Alg, func(t *testing.T) {
+			named := jwt.GetSigningMethod(tt.row.Alg)
+			if named == nil || named.Alg() != tt.row.Alg {
+				t.Fatalf("jwt.GetSigningMethod(%q) = %v, want a method of that name", tt.row.Alg, named)
 			}
-			if got := tt.row.method.Alg(); got != tt.row.alias {
-				t.Errorf("the variable's Alg = %q before Override, want %q", got, tt.row.alias)
+			if got := tt.row.Method.Alg(); got != tt.row.Alias {
+				t.Errorf("the variable's Alg = %q before Override, want %q", got, tt.row.Alias)
 			}
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, tt.row.algorithm)
-			ctx := kmsContext(t.Context(), client, version)
-			keyfunc := kmsKeyfunc(t, t.Context(), client, version)
+			version := systest.Create(t, server, tt.row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+			keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
 			classic, err := jwt.New(named).SignedString(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, text := range []string{sign(t, ctx, named, nil), classic} {
-				if got := kmsHeader(t, text)["alg"]; got != tt.row.alg {
-					t.Errorf("alg = %v, want %s", got, tt.row.alg)
+			for _, text := range []string{systest.Sign(t, ctx, named, nil), classic} {
+				if got := systest.Header(t, text)["alg"]; got != tt.row.Alg {
+					t.Errorf("alg = %v, want %s", got, tt.row.Alg)
 				}
-				if _, err := jwt.Parse(text, keyfunc, jwt.WithValidMethods([]string{tt.row.alg})); err != nil {
+				if _, err := jwt.Parse(text, keyfunc, jwt.WithValidMethods([]string{tt.row.Alg})); err != nil {
 					t.Errorf("jwt.Parse with the Keyfunc: %v", err)
 				}
 				if _, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return server.PublicKey(version), nil }); err != nil {
 					t.Errorf("jwt.Parse with the bare key: %v", err)
 				}
-				if _, err := jwt.Parse(kmsForge(text), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+				if _, err := jwt.Parse(systest.Forge(text), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 					t.Errorf("jwt.Parse of a forged token: %v, want ErrTokenSignatureInvalid", err)
 				}
 			}
 			named.(*gcpjwt.SigningMethodKMS).Override()
-			if got := jwt.GetSigningMethod(tt.row.alg); got != jwt.SigningMethod(tt.row.method) {
+			if got := jwt.GetSigningMethod(tt.row.Alg); got != jwt.SigningMethod(tt.row.Method) {
 				t.Errorf("overriding the named method registered %v, want the variable", got)
 			}
-			gcpjwt.KMSUndoOverride(tt.row.method)
+			gcpjwt.KMSUndoOverride(tt.row.Method)
 		})
 	}
 }
@@ -88,12 +89,12 @@ func TestMLDSAVerifyKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = tt.row.method.Verify("header.payload", sig, public)
+			err = tt.row.Method.Verify("header.payload", sig, public)
 			if i == j && err != nil {
-				t.Errorf("%s: Verify: %v", tt.row.alg, err)
+				t.Errorf("%s: Verify: %v", tt.row.Alg, err)
 			}
 			if i != j && !errors.Is(err, jwt.ErrInvalidKeyType) {
-				t.Errorf("%s: Verify with a key of %s: %v, want ErrInvalidKeyType", tt.row.alg, kmsMLDSA[j].row.alg, err)
+				t.Errorf("%s: Verify with a key of %s: %v, want ErrInvalidKeyType", tt.row.Alg, kmsMLDSA[j].row.Alg, err)
 			}
 		}
 
@@ -102,8 +103,8 @@ func TestMLDSAVerifyKeys(t *testing.T) {
 			"nil": nil, "nil pointer": (*mldsa.PublicKey)(nil), "value": *public,
 			"private key": key, "bytes": public.Bytes(),
 		} {
-			if err := tt.row.method.Verify("header.payload", make([]byte, tt.row.size), wrong); !errors.Is(err, jwt.ErrInvalidKeyType) {
-				t.Errorf("%s: Verify with a %s: %v, want ErrInvalidKeyType", tt.row.alg, name, err)
+			if err := tt.row.Method.Verify("header.payload", make([]byte, tt.row.Size), wrong); !errors.Is(err, jwt.ErrInvalidKeyType) {
+				t.Errorf("%s: Verify with a %s: %v, want ErrInvalidKeyType", tt.row.Alg, name, err)
 			}
 		}
 
@@ -121,8 +122,8 @@ func TestMLDSAVerifyKeys(t *testing.T) {
 			"of none": nil, "cut": sig[:len(sig)-1], "with a byte more": append(sig[:len(sig):len(sig)], 0),
 			"with a flipped bit": flipped, "with a context string": contextual,
 		} {
-			if err := tt.row.method.Verify("header.payload", bad, public); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
-				t.Errorf("%s: Verify of a signature %s: %v, want ErrTokenSignatureInvalid", tt.row.alg, name, err)
+			if err := tt.row.Method.Verify("header.payload", bad, public); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+				t.Errorf("%s: Verify of a signature %s: %v, want ErrTokenSignatureInvalid", tt.row.Alg, name, err)
 			}
 		}
 	}
@@ -141,24 +142,24 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 		want      []format
 	}{
 		{"sign", false, func(t *testing.T, _ *testutil.KMS, ctx context.Context, config *gcpjwt.KMSConfig, _ string) {
-			sign(t, gcpjwt.NewKMSContext(ctx, config), gcpjwt.SigningMethodKMSMLDSA65, nil)
+			systest.Sign(t, gcpjwt.NewKMSContext(ctx, config), gcpjwt.SigningMethodKMSMLDSA65, nil)
 		}, []format{kmspb.PublicKey_NIST_PQC}},
 		{"verify", false, func(t *testing.T, _ *testutil.KMS, ctx context.Context, config *gcpjwt.KMSConfig, _ string) {
-			kmsKeyfunc(t, ctx, config.KMSClient, config.KeyPath)
+			systest.KMSKeyfunc(t, ctx, config.KMSClient, config.KeyPath)
 		}, []format{kmspb.PublicKey_PEM, kmspb.PublicKey_NIST_PQC}},
 		{"verify, PEM refused", true, func(t *testing.T, _ *testutil.KMS, ctx context.Context, config *gcpjwt.KMSConfig, _ string) {
-			kmsKeyfunc(t, ctx, config.KMSClient, config.KeyPath)
+			systest.KMSKeyfunc(t, ctx, config.KMSClient, config.KeyPath)
 		}, []format{kmspb.PublicKey_PEM, kmspb.PublicKey_NIST_PQC}},
 		{"verify the CryptoKey", false, func(t *testing.T, _ *testutil.KMS, ctx context.Context, config *gcpjwt.KMSConfig, version string) {
-			kmsKeyfunc(t, ctx, config.KMSClient, cryptoKeyOf(version))
+			systest.KMSKeyfunc(t, ctx, config.KMSClient, systest.CryptoKeyOf(version))
 		}, []format{kmspb.PublicKey_NIST_PQC}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
-			text := sign(t, kmsContext(t.Context(), kmsClient(t, server), version), gcpjwt.SigningMethodKMSMLDSA65, nil)
+			version := systest.Create(t, server, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
+			text := systest.Sign(t, systest.KMSContext(t.Context(), systest.Client(t, server), version), gcpjwt.SigningMethodKMSMLDSA65, nil)
 			var (
 				mu  sync.Mutex
 				got []format
@@ -178,7 +179,7 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("formats asked for (-want +got):\n%s", diff)
 			}
-			if _, err := jwt.Parse(text, kmsKeyfunc(t, t.Context(), client, version)); err != nil {
+			if _, err := jwt.Parse(text, systest.KMSKeyfunc(t, t.Context(), client, version)); err != nil {
 				t.Errorf("jwt.Parse: %v", err)
 			}
 		})
@@ -190,41 +191,41 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 func TestMLDSAMigration(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	classic := kmsCreate(t, server, kmsP256)
-	cryptoKey := cryptoKeyOf(classic)
-	byVersion := map[string]kmsRow{classic: kmsRowOf(kmsP256)}
+	classic := systest.Create(t, server, systest.P256)
+	cryptoKey := systest.CryptoKeyOf(classic)
+	byVersion := map[string]systest.Row{classic: systest.RowOf(systest.P256)}
 	for _, tt := range kmsMLDSA {
-		version, err := server.CreateVersion(cryptoKey, tt.row.algorithm)
+		version, err := server.CreateVersion(cryptoKey, tt.row.Algorithm)
 		if err != nil {
 			t.Fatal(err)
 		}
 		byVersion[version] = tt.row
 	}
-	ctx := kmsContext(t.Context(), client, cryptoKey)
-	keyfunc := kmsKeyfunc(t, t.Context(), client, cryptoKey)
+	ctx := systest.KMSContext(t.Context(), client, cryptoKey)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, cryptoKey)
 	for version, row := range byVersion {
-		text := sign(t, ctx, row.method, nil)
-		if got, want := kmsHeader(t, text)["kid"], gcpjwt.KMSKeyID(version); got != want {
-			t.Errorf("%s: signed by %v, want the version of that algorithm", row.alg, got)
+		text := systest.Sign(t, ctx, row.Method, nil)
+		if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(version); got != want {
+			t.Errorf("%s: signed by %v, want the version of that algorithm", row.Alg, got)
 		}
-		_, sig := kmsSplit(t, text)
+		_, sig := systest.Split(t, text)
 		if _, err := jwt.Parse(text, keyfunc); err != nil {
-			t.Errorf("%s: jwt.Parse: %v", row.alg, err)
+			t.Errorf("%s: jwt.Parse: %v", row.Alg, err)
 		}
-		if _, err := jwt.Parse(kmsRelabel(t, text, "kid", nil), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
-			t.Errorf("%s: jwt.Parse after removing the kid: %v, want ErrTokenSignatureInvalid", row.alg, err)
+		if _, err := jwt.Parse(systest.Relabel(t, text, "kid", nil), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			t.Errorf("%s: jwt.Parse after removing the kid: %v, want ErrTokenSignatureInvalid", row.Alg, err)
 		}
-		if _, err := jwt.Parse(kmsSignBare(t, ctx, row.method, row.alg), keyfunc); err != nil {
-			t.Errorf("%s: jwt.Parse of a token without kid: %v", row.alg, err)
+		if _, err := jwt.Parse(systest.SignBare(t, ctx, row.Method, row.Alg), keyfunc); err != nil {
+			t.Errorf("%s: jwt.Parse of a token without kid: %v", row.Alg, err)
 		}
 		for _, other := range byVersion {
-			if other.alg == row.alg {
+			if other.Alg == row.Alg {
 				continue
 			}
-			relabelled, _ := kmsSplit(t, kmsRelabel(t, text, "alg", other.alg))
+			relabelled, _ := systest.Split(t, systest.Relabel(t, text, "alg", other.Alg))
 			_, err := jwt.Parse(relabelled+"."+base64.RawURLEncoding.EncodeToString(sig), keyfunc)
 			if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
-				t.Errorf("a token by the %s version that says %s: %v, want ErrAlgorithmMismatch", row.alg, other.alg, err)
+				t.Errorf("a token by the %s version that says %s: %v, want ErrAlgorithmMismatch", row.Alg, other.Alg, err)
 			}
 		}
 	}

@@ -22,17 +22,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
-)
-
-// The times that the documentation promises.
-const (
-	kmsRefresh  = 5 * time.Minute // the default KeyRefresh
-	kmsStale    = time.Hour       // for which a list serves beyond that in an outage
-	kmsCooldown = time.Minute     // between readings that unknown kids set off
-	kmsBackoff  = time.Minute     // the longest between attempts in an outage
-	kmsTimeout  = 10 * time.Second
 )
 
 // kmsRig is a server with one CryptoKey whose only version, of P-256, is an
@@ -50,7 +42,7 @@ func kmsBubble(t *testing.T, f func(rig *kmsRig)) {
 		defer time.Sleep(time.Minute) // so that what runs in the background ends
 		server, client := start.KMS(t, testutil.InMemory())
 		rig := &kmsRig{T: t, server: server, client: client}
-		rig.cryptoKey = cryptoKeyOf(kmsCreate(t, server, kmsP256))
+		rig.cryptoKey = systest.CryptoKeyOf(systest.Create(t, server, systest.P256))
 		time.Sleep(time.Hour)
 		f(rig)
 	})
@@ -62,7 +54,7 @@ func (rig *kmsRig) version(n int) string {
 }
 
 // create adds a version, which is ENABLED at once.
-func (rig *kmsRig) create(algorithm ...kmsAlgorithm) (version string) {
+func (rig *kmsRig) create(algorithm ...systest.Algorithm) (version string) {
 	rig.Helper()
 	version, err := rig.server.CreateVersion(rig.cryptoKey, algorithm...)
 	if err != nil {
@@ -76,11 +68,11 @@ func (rig *kmsRig) create(algorithm ...kmsAlgorithm) (version string) {
 func (rig *kmsRig) signs(n int, took time.Duration) (text string) {
 	rig.Helper()
 	start := time.Now()
-	text = sign(rig, kmsContext(rig.Context(), rig.client, rig.cryptoKey), gcpjwt.SigningMethodKMSES256, nil)
+	text = systest.Sign(rig, systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey), gcpjwt.SigningMethodKMSES256, nil)
 	if got := time.Since(start); got != took {
 		rig.Errorf("the signature took %v, want %v", got, took)
 	}
-	if got, want := kmsHeader(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
+	if got, want := systest.Header(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
 		rig.Errorf("version %s signed, want %d", rig.number(got), n)
 	}
 	return text
@@ -99,7 +91,7 @@ func (rig *kmsRig) number(kid any) string {
 // by returns a token by a version, signed by somebody else.
 func (rig *kmsRig) by(version string) string {
 	rig.Helper()
-	return sign(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), version), gcpjwt.SigningMethodKMSES256, nil)
+	return systest.Sign(rig, systest.KMSContext(rig.Context(), systest.Client(rig, rig.server), version), gcpjwt.SigningMethodKMSES256, nil)
 }
 
 // accepts checks that a token is accepted without any waiting.
@@ -160,7 +152,7 @@ func TestRotationNewestVersion(t *testing.T) {
 		time.Sleep(time.Hour)
 		rig.signs(12, 0)
 		for n := 12; n > 1; n-- {
-			rig.server.SetState(rig.version(n), kmsDisabled)
+			rig.server.SetState(rig.version(n), systest.Disabled)
 			rig.signs(n-1, 0)
 		}
 	})
@@ -179,7 +171,7 @@ func TestRotationManyVersions(t *testing.T) {
 		if got := rig.lists(); got != 2 {
 			rig.Errorf("ListCryptoKeyVersions was called %d times, want once for each of 2 pages", got)
 		}
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		for _, text := range []string{first, middle, last} {
 			rig.accepts(keyfunc, text)
 		}
@@ -193,7 +185,7 @@ func TestRotationTakesUpNewVersion(t *testing.T) {
 	for _, phase := range []time.Duration{0, time.Minute, 149 * time.Second, 151 * time.Second, 4 * time.Minute} {
 		t.Run(phase.String(), func(t *testing.T) {
 			kmsBubble(t, func(rig *kmsRig) {
-				keyfunc := kmsKeyfunc(rig, rig.Context(), kmsClient(rig, rig.server), rig.cryptoKey)
+				keyfunc := systest.KMSKeyfunc(rig, rig.Context(), systest.Client(rig, rig.server), rig.cryptoKey)
 				time.Sleep(17 * time.Second)
 				rig.signs(1, 0)
 				rig.delayLists(8 * time.Second)
@@ -202,23 +194,23 @@ func TestRotationTakesUpNewVersion(t *testing.T) {
 				}
 				rig.create()
 				created := time.Now()
-				ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+				ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
 				by2 := 0
 				for ; by2 < 60; time.Sleep(time.Second) {
 					before := time.Now()
-					text := sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
+					text := systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
 					if got := time.Since(before); got != 0 {
 						rig.Fatalf("%v after the new version a signature took %v", before.Sub(created), got)
 					}
 					rig.accepts(keyfunc, text)
-					switch kmsHeader(rig, text)["kid"] {
+					switch systest.Header(rig, text)["kid"] {
 					case gcpjwt.KMSKeyID(rig.version(2)):
 						by2++
-						if age := before.Sub(created); age < kmsRefresh/2 {
+						if age := before.Sub(created); age < systest.Refresh/2 {
 							rig.Fatalf("version 2 signs after %v, before verifiers can have read of it", age)
 						}
 					case gcpjwt.KMSKeyID(rig.version(1)):
-						if age := before.Sub(created); age > kmsRefresh || by2 > 0 {
+						if age := before.Sub(created); age > systest.Refresh || by2 > 0 {
 							rig.Fatalf("version 1 still signs %v after version 2 was made", age)
 						}
 					}
@@ -233,12 +225,12 @@ func TestRotationSettling(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		rig.create()
 		rig.signs(1, 0)
-		rig.server.SetState(rig.version(1), kmsDisabled)
+		rig.server.SetState(rig.version(1), systest.Disabled)
 		rig.signs(2, 0)
 		rig.create()
-		time.Sleep(kmsRefresh / 3)
+		time.Sleep(systest.Refresh / 3)
 		rig.create()
-		time.Sleep(kmsRefresh/2 - 1)
+		time.Sleep(systest.Refresh/2 - 1)
 		rig.signs(2, 0) // and has the list read in the background
 		synctest.Wait()
 		rig.signs(3, 0) // 2 and 3 are settled, 4 wants a nanosecond
@@ -246,10 +238,10 @@ func TestRotationSettling(t *testing.T) {
 		rig.signs(4, 0)
 
 		// Enabled again, a version isn't new.
-		rig.server.SetState(rig.version(4), kmsDisabled)
+		rig.server.SetState(rig.version(4), systest.Disabled)
 		rig.signs(3, 0)
-		rig.server.SetState(rig.version(4), kmsEnabled)
-		time.Sleep(kmsRefresh)
+		rig.server.SetState(rig.version(4), systest.Enabled)
+		time.Sleep(systest.Refresh)
 		rig.signs(4, 0)
 	})
 }
@@ -259,7 +251,7 @@ func TestRotationSettling(t *testing.T) {
 // consistent only in the end, the next version is tried all the same.
 func TestRotationVersionInUseGone(t *testing.T) {
 	for _, state := range []kmspb.CryptoKeyVersion_CryptoKeyVersionState{
-		kmsDisabled, kmspb.CryptoKeyVersion_DESTROY_SCHEDULED, kmsDestroyed,
+		systest.Disabled, kmspb.CryptoKeyVersion_DESTROY_SCHEDULED, systest.Destroyed,
 	} {
 		for _, listed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/still listed=%t", state, listed), func(t *testing.T) {
@@ -309,12 +301,12 @@ func kmsFreezeList(rig *kmsRig) {
 func TestRotationReplacedDuringReading(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		rig.signs(1, 0)
-		time.Sleep(kmsRefresh / 2)
+		time.Sleep(systest.Refresh / 2)
 		rig.delayLists(4 * time.Second)
 		rig.signs(1, 0) // sets off the reading, whose answer is {1}
 		time.Sleep(time.Second)
 		rig.create()
-		rig.server.SetState(rig.version(1), kmsDisabled)
+		rig.server.SetState(rig.version(1), systest.Disabled)
 		// 3 seconds for that answer, 4 for the next.
 		rig.signs(2, 7*time.Second)
 	})
@@ -323,9 +315,9 @@ func TestRotationReplacedDuringReading(t *testing.T) {
 // The same for a verifier and a kid.
 func TestRotationUnknownKeyIDDuringReading(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		old := rig.by(rig.version(1))
-		time.Sleep(kmsRefresh / 2)
+		time.Sleep(systest.Refresh / 2)
 		rig.delayLists(4 * time.Second)
 		rig.accepts(keyfunc, old)
 		time.Sleep(time.Second)
@@ -353,18 +345,18 @@ func TestRotationSignsWithoutList(t *testing.T) {
 			rig.signs(2, 0)
 			time.Sleep(20 * time.Second)
 		}
-		rig.server.SetState(rig.version(2), kmsDisabled)
-		for time.Since(began) < kmsRefresh+kmsStale-time.Second {
+		rig.server.SetState(rig.version(2), systest.Disabled)
+		for time.Since(began) < systest.Refresh+systest.Stale-time.Second {
 			rig.signs(1, 0)
 			time.Sleep(20 * time.Second)
 		}
-		time.Sleep(kmsRefresh + kmsStale - time.Since(began))
-		text, err := gcpjwt.SignedString(kmsContext(rig.Context(), rig.client, rig.cryptoKey), jwt.New(gcpjwt.SigningMethodKMSES256))
+		time.Sleep(systest.Refresh + systest.Stale - time.Since(began))
+		text, err := gcpjwt.SignedString(systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey), jwt.New(gcpjwt.SigningMethodKMSES256))
 		if text != "" || status.Code(err) != codes.Internal {
 			rig.Errorf("after an hour and more: SignedString = %q, %v, want INTERNAL", text, err)
 		}
 		rig.server.Intercept(nil)
-		time.Sleep(kmsBackoff)
+		time.Sleep(systest.Backoff)
 		rig.signs(1, 0)
 	})
 }
@@ -373,7 +365,7 @@ func TestRotationSignsWithoutList(t *testing.T) {
 // Asking for it again and again doesn't mean to read the list each time.
 func TestRotationNoVersionOfAlgorithm(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
-		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
 		refused := func() {
 			rig.Helper()
 			text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA))
@@ -398,12 +390,12 @@ func TestRotationNoVersionOfAlgorithm(t *testing.T) {
 		rig.signs(1, 0) // which minds neither
 
 		// Made at last, it signs as soon as the cool-down is over.
-		rig.create(kmsEd25519)
-		time.Sleep(kmsCooldown)
+		rig.create(systest.Ed25519)
+		time.Sleep(systest.Cooldown)
 		if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA)); err != nil {
 			rig.Errorf("SignedString: %v", err)
 		}
-		rig.server.SetState(rig.version(2), kmsDisabled)
+		rig.server.SetState(rig.version(2), systest.Disabled)
 		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA)); text != "" || status.Code(err) != codes.FailedPrecondition {
 			rig.Errorf("SignedString = %q, %v, want FAILED_PRECONDITION", text, err)
 		}
@@ -415,29 +407,29 @@ func TestRotationNoVersionOfAlgorithm(t *testing.T) {
 func TestRotationMixedAlgorithms(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		// 1 is P-256.
-		for _, algorithm := range []kmsAlgorithm{
-			kmsEd25519, kmsPKCS2048, kmsPSS2048, kmsP384, kmsPSS2048, kmsPKCS2048, kmsMLDSA44, kmsP384,
+		for _, algorithm := range []systest.Algorithm{
+			systest.Ed25519, systest.PKCS2048, systest.PSS2048, systest.P384, systest.PSS2048, systest.PKCS2048, systest.MLDSA44, systest.P384,
 		} {
 			rig.create(algorithm)
 		}
 		time.Sleep(time.Hour)
-		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
-		for algorithm, n := range map[kmsAlgorithm]int{
-			kmsP256: 1, kmsEd25519: 2, kmsPSS2048: 6, kmsPKCS2048: 7, kmsMLDSA44: 8, kmsP384: 9,
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		for algorithm, n := range map[systest.Algorithm]int{
+			systest.P256: 1, systest.Ed25519: 2, systest.PSS2048: 6, systest.PKCS2048: 7, systest.MLDSA44: 8, systest.P384: 9,
 		} {
-			row := kmsRowOf(algorithm)
-			text := sign(rig, ctx, row.method, nil)
-			if got, want := kmsHeader(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
-				rig.Errorf("%s: version %s signed, want %d", row.alg, rig.number(got), n)
+			row := systest.RowOf(algorithm)
+			text := systest.Sign(rig, ctx, row.Method, nil)
+			if got, want := systest.Header(rig, text)["kid"], gcpjwt.KMSKeyID(rig.version(n)); got != want {
+				rig.Errorf("%s: version %s signed, want %d", row.Alg, rig.number(got), n)
 			}
 			rig.accepts(keyfunc, text)
-			rig.accepts(keyfunc, kmsSignBare(rig, ctx, row.method, row.alg))
-			rig.refuses(keyfunc, kmsForge(text), jwt.ErrTokenSignatureInvalid)
+			rig.accepts(keyfunc, systest.SignBare(rig, ctx, row.Method, row.Alg))
+			rig.refuses(keyfunc, systest.Forge(text), jwt.ErrTokenSignatureInvalid)
 
 			// The right signature under the name of a version of another algorithm.
 			other := gcpjwt.KMSKeyID(rig.version(n%9 + 1))
-			rig.refuses(keyfunc, kmsRelabel(rig, text, "kid", other), gcpjwt.ErrAlgorithmMismatch)
+			rig.refuses(keyfunc, systest.Relabel(rig, text, "kid", other), gcpjwt.ErrAlgorithmMismatch)
 		}
 		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSRS512)); !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
 			rig.Errorf("SignedString with RS512 = %q, %v, want ErrAlgorithmMismatch", text, err)
@@ -451,9 +443,9 @@ func TestRotationVerifierStates(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		states := map[int]kmspb.CryptoKeyVersion_CryptoKeyVersionState{
 			2: kmspb.CryptoKeyVersion_PENDING_GENERATION,
-			3: kmsDisabled,
+			3: systest.Disabled,
 			5: kmspb.CryptoKeyVersion_DESTROY_SCHEDULED,
-			6: kmsDestroyed,
+			6: systest.Destroyed,
 			7: kmspb.CryptoKeyVersion_GENERATION_FAILED,
 			8: kmspb.CryptoKeyVersion_PENDING_IMPORT,
 			9: kmspb.CryptoKeyVersion_IMPORT_FAILED,
@@ -464,12 +456,12 @@ func TestRotationVerifierStates(t *testing.T) {
 				rig.create()
 			}
 			texts[n] = rig.by(rig.version(n))
-			bare[n] = kmsSignBare(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), rig.version(n)), gcpjwt.SigningMethodKMSES256, "ES256")
+			bare[n] = systest.SignBare(rig, systest.KMSContext(rig.Context(), systest.Client(rig, rig.server), rig.version(n)), gcpjwt.SigningMethodKMSES256, "ES256")
 		}
 		for n, state := range states {
 			rig.server.SetState(rig.version(n), state)
 		}
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		for n := range texts {
 			if _, skipped := states[n]; skipped {
 				rig.refuses(keyfunc, texts[n], gcpjwt.ErrUnknownKeyID)
@@ -484,8 +476,8 @@ func TestRotationVerifierStates(t *testing.T) {
 		}
 
 		// What was generated in the meantime is learnt by its kid.
-		rig.server.SetState(rig.version(2), kmsEnabled)
-		time.Sleep(kmsCooldown)
+		rig.server.SetState(rig.version(2), systest.Enabled)
+		time.Sleep(systest.Cooldown)
 		rig.accepts(keyfunc, texts[2])
 	})
 }
@@ -495,12 +487,12 @@ func TestRotationVerifierStates(t *testing.T) {
 func TestRotationForgedKeyIDs(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		good := rig.by(rig.version(1))
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		forge := func() string {
-			return kmsRelabel(rig, good, "kid", fmt.Sprintf("%016x%016x%08x", rand.Uint64(), rand.Uint64(), rand.Uint32()))
+			return systest.Relabel(rig, good, "kid", fmt.Sprintf("%016x%016x%08x", rand.Uint64(), rand.Uint64(), rand.Uint32()))
 		}
 		for _, kid := range []any{"", strings.Repeat("k", 257), strings.Repeat("k", 1<<20), 1, []string{"a"}} {
-			rig.refuses(keyfunc, kmsRelabel(rig, good, "kid", kid), jwt.ErrTokenUnverifiable)
+			rig.refuses(keyfunc, systest.Relabel(rig, good, "kid", kid), jwt.ErrTokenUnverifiable)
 		}
 		if got := rig.lists(); got != 1 {
 			rig.Errorf("ListCryptoKeyVersions was called %d times, want the first reading alone", got)
@@ -535,10 +527,10 @@ func TestRotationForgedKeyIDs(t *testing.T) {
 
 		// A new version made right after a forged kid is learnt when the cool-down
 		// is over, if no good kid came at a better time.
-		time.Sleep(kmsCooldown)
+		time.Sleep(systest.Cooldown)
 		rig.refuses(keyfunc, forge(), gcpjwt.ErrUnknownKeyID)
 		text := rig.by(rig.create())
-		time.Sleep(kmsCooldown - 1)
+		time.Sleep(systest.Cooldown - 1)
 		rig.refuses(keyfunc, text, gcpjwt.ErrUnknownKeyID)
 		time.Sleep(time.Nanosecond)
 		rig.accepts(keyfunc, text)
@@ -551,7 +543,7 @@ func TestRotationRevocation(t *testing.T) {
 	for _, refresh := range []time.Duration{time.Second, time.Minute, 0, time.Hour} {
 		lifetime := refresh
 		if lifetime == 0 {
-			lifetime = kmsRefresh
+			lifetime = systest.Refresh
 		}
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/busy=%t", refresh, busy), func(t *testing.T) {
@@ -563,7 +555,7 @@ func TestRotationRevocation(t *testing.T) {
 					if err != nil {
 						rig.Fatal(err)
 					}
-					rig.server.SetState(rig.version(1), kmsDisabled)
+					rig.server.SetState(rig.version(1), systest.Disabled)
 					start := time.Now()
 					rig.accepts(keyfunc, old) // known, and not worth a reading yet
 					for busy && time.Since(start) < lifetime-lifetime/20 {
@@ -584,20 +576,20 @@ func TestRotationOutage(t *testing.T) {
 	tests := map[string]func(rig *kmsRig){
 		"stopped": func(rig *kmsRig) { rig.server.Stop() },
 		"failing": func(rig *kmsRig) { kmsFail(codes.Internal)(rig.server) },
-		"hanging": func(rig *kmsRig) { kmsHang(rig.server, "ListCryptoKeyVersions") },
+		"hanging": func(rig *kmsRig) { systest.Hang(rig.server, "ListCryptoKeyVersions") },
 		"denied":  func(rig *kmsRig) { rig.server.Deny("cloudkms.cryptoKeyVersions.list") },
 	}
 	for name, fail := range tests {
 		t.Run(name, func(t *testing.T) {
 			kmsBubble(t, func(rig *kmsRig) {
 				text := rig.by(rig.version(1))
-				keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+				keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 				began := time.Now()
 				fail(rig)
 				rig.server.ResetCalls()
-				for time.Since(began) < kmsRefresh+kmsStale {
+				for time.Since(began) < systest.Refresh+systest.Stale {
 					rig.accepts(keyfunc, text)
-					rig.refuses(keyfunc, kmsForge(text), jwt.ErrTokenSignatureInvalid)
+					rig.refuses(keyfunc, systest.Forge(text), jwt.ErrTokenSignatureInvalid)
 					time.Sleep(10 * time.Second)
 				}
 				// Attempts are spaced out. A gRPC client makes some of its own.
@@ -617,7 +609,7 @@ func TestRotationOutage(t *testing.T) {
 						if !errors.Is(err, gcpjwt.ErrKeysUnavailable) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 							rig.Errorf("jwt.Parse: %v, want ErrKeysUnavailable alone", err)
 						}
-						if got := time.Since(start); got > kmsTimeout {
+						if got := time.Since(start); got > systest.FetchLimit {
 							rig.Errorf("jwt.Parse took %v", got)
 						} else if got > 0 {
 							mu.Lock()
@@ -630,7 +622,7 @@ func TestRotationOutage(t *testing.T) {
 				if waited > 1 {
 					rig.Errorf("%d of 50 callers queued, want at most the one that tries", waited)
 				}
-				unknown := kmsRelabel(rig, text, "kid", "unknown")
+				unknown := systest.Relabel(rig, text, "kid", "unknown")
 				rig.refuses(keyfunc, unknown, gcpjwt.ErrKeysUnavailable)
 
 				rig.server.Intercept(nil)
@@ -638,7 +630,7 @@ func TestRotationOutage(t *testing.T) {
 				if err := rig.server.Restart(); err != nil {
 					rig.Fatal(err)
 				}
-				time.Sleep(kmsBackoff + kmsTimeout)
+				time.Sleep(systest.Backoff + systest.FetchLimit)
 				if _, err := jwt.Parse(text, keyfunc); err != nil {
 					rig.Errorf("a minute after the outage: jwt.Parse: %v", err)
 				}
@@ -653,7 +645,7 @@ func TestRotationOutage(t *testing.T) {
 func TestRotationUnknownKeyIDInOutage(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		good := rig.by(rig.version(1))
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		text := rig.by(rig.create())
 		rig.failLists()
 		for range 10 {
@@ -672,13 +664,13 @@ func TestRotationRevocationAfterOutage(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		old := rig.by(rig.version(1))
 		rig.create()
-		keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
 		rig.failLists()
-		time.Sleep(kmsRefresh)
+		time.Sleep(systest.Refresh)
 		rig.accepts(keyfunc, old)
 		rig.server.Intercept(nil)
-		rig.server.SetState(rig.version(1), kmsDisabled)
-		time.Sleep(4 * kmsRefresh)
+		rig.server.SetState(rig.version(1), systest.Disabled)
+		time.Sleep(4 * systest.Refresh)
 		rig.refuses(keyfunc, old, gcpjwt.ErrUnknownKeyID)
 	})
 }
@@ -687,18 +679,18 @@ func TestRotationRevocationAfterOutage(t *testing.T) {
 // isn't one for them: several at once all get their signature, though the
 // version in use was replaced in the meantime.
 func TestRotationCallersAfterOutage(t *testing.T) {
-	for _, pause := range []time.Duration{2 * time.Second, 2 * kmsBackoff} {
+	for _, pause := range []time.Duration{2 * time.Second, 2 * systest.Backoff} {
 		t.Run(pause.String(), func(t *testing.T) {
 			kmsBubble(t, func(rig *kmsRig) {
-				keyfunc := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
-				ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+				keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+				ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
 				rig.failLists()
-				time.Sleep(kmsRefresh)
+				time.Sleep(systest.Refresh)
 				rig.signs(1, 0) // the one failed attempt, with a back-off of 100 ms
 				synctest.Wait()
 				rig.server.Intercept(nil)
 				rig.create()
-				rig.server.SetState(rig.version(1), kmsDisabled)
+				rig.server.SetState(rig.version(1), systest.Disabled)
 				time.Sleep(pause)
 				rig.delayLists(time.Second)
 				var group sync.WaitGroup
@@ -726,9 +718,9 @@ func TestRotationImpatientVerifier(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		text := rig.by(rig.version(1))
 		ctx, cancel := context.WithCancel(rig.Context())
-		impatient := kmsKeyfunc(rig, ctx, rig.client, rig.cryptoKey)
-		patient := kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
-		time.Sleep(kmsRefresh)
+		impatient := systest.KMSKeyfunc(rig, ctx, rig.client, rig.cryptoKey)
+		patient := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		time.Sleep(systest.Refresh)
 		rig.delayLists(5 * time.Second)
 		rig.server.ResetCalls()
 		var group sync.WaitGroup
@@ -758,7 +750,7 @@ func TestRotationShared(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		text := rig.signs(1, 0)
 		for range 20 {
-			rig.accepts(kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), text)
+			rig.accepts(systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), text)
 			rig.signs(1, 0)
 		}
 		if got := rig.lists(); got != 1 {
@@ -768,7 +760,7 @@ func TestRotationShared(t *testing.T) {
 			rig.Errorf("GetPublicKey was called %d times, want 1", got)
 		}
 		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, KeyRefresh: time.Minute}
-		sign(rig, gcpjwt.NewKMSContext(rig.Context(), config), gcpjwt.SigningMethodKMSES256, nil)
+		systest.Sign(rig, gcpjwt.NewKMSContext(rig.Context(), config), gcpjwt.SigningMethodKMSES256, nil)
 		if got := rig.lists(); got != 2 {
 			rig.Errorf("with another KeyRefresh: ListCryptoKeyVersions was called %d times, want 2", got)
 		}
@@ -828,7 +820,7 @@ func TestRotationLogger(t *testing.T) {
 		}
 
 		rig.server.Deny("cloudkms.cryptoKeyVersions.list")
-		time.Sleep(kmsRefresh / 2)
+		time.Sleep(systest.Refresh / 2)
 		rig.accepts(keyfunc, text)
 		synctest.Wait()
 		got := log.records(rig.T)
@@ -862,13 +854,13 @@ func TestRotationPublicKeyMissing(t *testing.T) {
 		}
 		rig.accepts(keyfunc, first)
 		rig.refuses(keyfunc, second, gcpjwt.ErrKeysUnavailable)
-		rig.accepts(keyfunc, kmsSignBare(rig, kmsContext(rig.Context(), kmsClient(rig, rig.server), rig.version(1)), gcpjwt.SigningMethodKMSES256, "ES256"))
+		rig.accepts(keyfunc, systest.SignBare(rig, systest.KMSContext(rig.Context(), systest.Client(rig, rig.server), rig.version(1)), gcpjwt.SigningMethodKMSES256, "ES256"))
 		synctest.Wait()
 		if got := log.records(rig.T); len(got) != 1 {
 			rig.Errorf("logged %v, want a warning", got)
 		}
 		rig.server.Intercept(nil)
-		time.Sleep(kmsBackoff)
+		time.Sleep(systest.Backoff)
 		rig.accepts(keyfunc, second)
 	})
 }
@@ -877,16 +869,113 @@ func TestRotationPublicKeyMissing(t *testing.T) {
 func TestRotationNothingYet(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		rig.server.SetState(rig.version(1), kmspb.CryptoKeyVersion_PENDING_GENERATION)
-		ctx := kmsContext(rig.Context(), rig.client, rig.cryptoKey)
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
 		if text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
 			rig.Errorf("SignedString = %q, %v, want ErrAlgorithmMismatch", text, err)
 		}
 		if _, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client}); err == nil {
 			rig.Error("KMSVerifyKeyfunc succeeded")
 		}
-		rig.server.SetState(rig.version(1), kmsEnabled)
-		time.Sleep(kmsCooldown)
+		rig.server.SetState(rig.version(1), systest.Enabled)
+		time.Sleep(systest.Cooldown)
 		rig.signs(1, 0)
-		rig.accepts(kmsKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), rig.by(rig.version(1)))
+		rig.accepts(systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey), rig.by(rig.version(1)))
+	})
+}
+
+// A token that is signed again gets the kid of the version that then signs.
+func TestRotationSignAgain(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		ctx := systest.KMSContext(rig.Context(), rig.client, rig.cryptoKey)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, jwt.MapClaims{"n": 1})
+		text, err := gcpjwt.SignedString(ctx, token)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		rig.accepts(keyfunc, text)
+		rig.create()
+		time.Sleep(time.Hour)
+		token.Claims = jwt.MapClaims{"n": 2}
+		gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256))
+		text, err = gcpjwt.SignedString(ctx, token)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			rig.Errorf("second signature of the same token: %v", err)
+		}
+	})
+}
+
+// A token without kid isn't forged if a key that may have signed it cannot be had.
+func TestRotationIncompleteKeySet(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		other := systest.Client(rig, rig.server)
+		text := systest.SignBare(rig, systest.KMSContext(rig.Context(), other, rig.version(2)), gcpjwt.SigningMethodKMSES256, "ES256")
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return next(ctx, req)
+		})
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		_, err := jwt.Parse(text, keyfunc)
+		if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+			rig.Errorf("a good token without kid by a version whose key can't be read: %v", err)
+		}
+	})
+}
+
+// A verification doesn't wait for a public key because a signer happened to read
+// the list.
+func TestRotationSignersFetchKeysForVerifiers(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.signs(1, 0)
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		rig.create()
+		text := rig.by(rig.version(2))
+		time.Sleep(systest.Refresh - time.Second)
+		rig.signs(1, 0) // sets off the reading
+		synctest.Wait()
+		rig.server.SetLatency(5 * time.Second)
+		rig.accepts(keyfunc, text)
+	})
+}
+
+// reentrantHandler does something for each record.
+type reentrantHandler struct {
+	slog.Handler
+	f func()
+}
+
+func (h reentrantHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h reentrantHandler) Handle(context.Context, slog.Record) error {
+	h.f()
+	return nil
+}
+
+// A log handler may need a token by the key that the record is about.
+func TestRotationLoggerSigns(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if req, ok := req.(*kmspb.GetPublicKeyRequest); ok && req.Name == rig.version(2) {
+				return nil, status.Error(codes.Internal, "no")
+			}
+			return next(ctx, req)
+		})
+		ctx, cancel := context.WithTimeout(rig.Context(), time.Hour)
+		defer cancel()
+		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client}
+		config.Logger = slog.New(reentrantHandler{f: func() {
+			gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(gcpjwt.SigningMethodKMSES256))
+		}})
+		start := time.Now()
+		gcpjwt.KMSVerifyKeyfunc(ctx, config)
+		if d := time.Since(start); d > time.Minute {
+			rig.Errorf("stuck for %v (until the context's end)", d)
+		}
 	})
 }

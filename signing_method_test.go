@@ -16,6 +16,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	_ "github.com/someone1/gcp-jwt-go/v3/middleware" // imports change nothing
 	_ "github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -140,7 +141,7 @@ func TestOverrideConcurrently(t *testing.T) {
 	_, config := start.IAM(t)
 	config.EnableCache = true
 	kms, client := start.KMS(t)
-	key := &gcpjwt.KMSConfig{KeyPath: createKey(t, kms, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
+	key := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, kms, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
 	ctx := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(context.Background(), config), key)
 	kmsKeyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, key)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Migrated is a program written for gcp-jwt-go v2 (tokens.go) with the changes
-// that MIGRATION.md names, and no others. It runs on servers on loopback that
+// that docs/MIGRATION.md names, and no others. It runs on servers on loopback that
 // speak Google's protocols:
 //
 //	go run ./examples/migrated

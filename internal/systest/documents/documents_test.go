@@ -1,4 +1,4 @@
-package gcpjwt_test
+package documents_test
 
 import (
 	"io/fs"
@@ -12,12 +12,34 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest/api"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-var documents = []string{"README.md", "MIGRATION.md", "ROTATION.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+// TestMain runs the tests in the module's folder, which the documents speak of.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../../.."); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// documents returns all documents.
+func documents(t *testing.T) (names []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
+	}
+	return names
+}
 
 // read returns the lines of a file.
 func read(t *testing.T, name string) []string {
@@ -79,7 +101,7 @@ func TestSnippets(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != "." && (path == "internal" || entry.Name()[0] == '.'):
+		case entry.IsDir() && path != "." && entry.Name()[0] == '.':
 			return fs.SkipDir
 		case strings.HasSuffix(path, "_test.go"), strings.HasPrefix(path, "examples"+string(filepath.Separator)) && strings.HasSuffix(path, ".go"):
 			sources = append(sources, "\n"+unindented(read(t, path)))
@@ -89,7 +111,7 @@ func TestSnippets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		for _, b := range blocks(t, document, "go") {
 			text := "\n" + unindented(b.lines)
 			if !slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, text) }) {
@@ -139,10 +161,10 @@ func TestReadme(t *testing.T) {
 // TestMigrationDiff checks that the diff in MIGRATION.md ends at what compiles,
 // and begins at something that doesn't know v3.
 func TestMigrationDiff(t *testing.T) {
-	const ported = "examples/migrated/tokens.go"
-	found := blocks(t, "MIGRATION.md", "diff")
+	const migration, ported = "docs/MIGRATION.md", "examples/migrated/tokens.go"
+	found := blocks(t, migration, "diff")
 	if len(found) != 1 {
-		t.Fatalf("MIGRATION.md has %d diffs, want 1", len(found))
+		t.Fatalf("%s has %d diffs, want 1", migration, len(found))
 	}
 	var before, after []string
 	for i, line := range found[0].lines {
@@ -158,14 +180,14 @@ func TestMigrationDiff(t *testing.T) {
 		case "+":
 			after = append(after, text)
 		default:
-			t.Errorf("MIGRATION.md:%d: a diff has no line %q", found[0].line+i, line)
+			t.Errorf("%s:%d: a diff has no line %q", migration, found[0].line+i, line)
 		}
 	}
 	if !slices.Equal(after, read(t, ported)) {
-		t.Errorf("MIGRATION.md:%d: the diff doesn't lead to %s", found[0].line, ported)
+		t.Errorf("%s:%d: the diff doesn't lead to %s", migration, found[0].line, ported)
 	}
 	if text := strings.Join(before, "\n"); strings.Contains(text, "/v3") || !strings.Contains(text, "gcp-jwt-go/v2") {
-		t.Errorf("MIGRATION.md:%d: the diff doesn't start from v2", found[0].line)
+		t.Errorf("%s:%d: the diff doesn't start from v2", migration, found[0].line)
 	}
 }
 
@@ -175,9 +197,10 @@ var (
 	codeSpan    = regexp.MustCompile("`[^`]*`")
 )
 
-// TestLinks checks that the files and headings exist that the documents name.
+// TestLinks checks that the files and headings exist that the documents name:
+// links from the document's own folder, paths in commands from the top.
 func TestLinks(t *testing.T) {
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		fenced := false
 		for i, line := range read(t, document) {
 			if strings.HasPrefix(line, "```") {
@@ -199,6 +222,8 @@ func TestLinks(t *testing.T) {
 				path, anchor, _ := strings.Cut(match[1], "#")
 				if path == "" {
 					path = document
+				} else {
+					path = filepath.Join(filepath.Dir(document), path)
 				}
 				if _, err := os.Stat(path); err != nil {
 					t.Errorf("%s:%d: %v", document, i+1, err)
@@ -255,11 +280,7 @@ func tableRows(t *testing.T, document string, name *regexp.Regexp) (rows [][]str
 // TestMethodTable checks the README's table of methods against the package: its
 // variables, the names that jwt knows, and what Cloud KMS's keys do.
 func TestMethodTable(t *testing.T) {
-	p, err := readPackage(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := p.exported()
+	lines, err := api.Exported(".")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,8 +354,8 @@ func TestMethodTable(t *testing.T) {
 			if err != nil {
 				t.Fatalf("README.md: %s doesn't sign with a key of this algorithm: %v", alias, err)
 			}
-			if token.Header["alg"] != alg {
-				t.Errorf("README.md: %s is %v, not %s", alias, token.Header["alg"], alg)
+			if got := systest.Header(t, text)["alg"]; got != alg {
+				t.Errorf("README.md: %s is %v, not %s", alias, got, alg)
 			}
 			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 			if err != nil {
@@ -363,4 +384,45 @@ func kmsAlgorithms(cell string) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestErrorTable checks that the README says of every exported error when it
+// comes, what to do, and with which status the middleware answers.
+func TestErrorTable(t *testing.T) {
+	var variables []string
+	dirs, err := api.Packages(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		lines, err := api.Exported(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			_, declaration, _ := strings.Cut(line, ", ")
+			if name, ok := strings.CutPrefix(declaration, "var Err"); ok {
+				name, _, _ = strings.Cut(name, " ")
+				variables = append(variables, "Err"+name)
+			}
+		}
+	}
+	if len(variables) == 0 {
+		t.Fatal("the packages export no errors")
+	}
+	documented := make(map[string]bool)
+	for _, row := range tableRows(t, "README.md", regexp.MustCompile(`^Err\w+$`)) {
+		documented[row[0]] = true
+		if len(row) != 4 || slices.Contains(row, "") {
+			t.Errorf("README.md: %s needs three cells: when, what to do, HTTP status", row[0])
+		}
+		if !slices.Contains(variables, row[0]) {
+			t.Errorf("README.md: there is no %s", row[0])
+		}
+	}
+	for _, name := range variables {
+		if !documented[name] {
+			t.Errorf("README.md: the table of errors lacks %s", name)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package rotation_test
 
 import (
 	"context"
@@ -17,22 +17,26 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-// TestRotationRandom lets operators, outages and the clock do as they please to
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRandom lets operators, outages and the clock do as they please to
 // a CryptoKey, while signers and verifiers use it, and compares what these see
 // with what the documentation promises.
 //
 // GCPJWT_SEED repeats one run, GCPJWT_STEPS makes runs longer. A seed fixes what
 // happens to the key, though not how goroutines interleave.
-func TestRotationRandom(t *testing.T) {
+func TestRandom(t *testing.T) {
 	steps := 150
 	if text := os.Getenv("GCPJWT_STEPS"); text != "" {
 		var err error
@@ -70,7 +74,7 @@ func TestRotationRandom(t *testing.T) {
 const kmsMaxVersions = 90
 
 // kmsAlgs are the two algorithms that versions have, with their methods.
-var kmsAlgs = []kmsRow{kmsRowOf(kmsP256), kmsRowOf(kmsEd25519)}
+var kmsAlgs = []systest.Row{systest.RowOf(systest.P256), systest.RowOf(systest.Ed25519)}
 
 // kmsWorld is a CryptoKey, those who use it, and what is true of it.
 type kmsWorld struct {
@@ -97,14 +101,14 @@ type kmsWorld struct {
 type kmsFact struct {
 	n         int
 	name, kid string
-	row       kmsRow
+	row       systest.Row
 	generated time.Time
 	state     kmspb.CryptoKeyVersion_CryptoKeyVersionState
 	since     time.Time // of the state
 	text      string    // a token that it signed; "" if that wasn't possible yet
 }
 
-func (f *kmsFact) enabled() bool { return f.state == kmsEnabled }
+func (f *kmsFact) enabled() bool { return f.state == systest.Enabled }
 
 // kmsProcess is a process that signs, verifies or does both. The fields after
 // keyfunc are what the server has told it, guarded by kmsWorld.mu.
@@ -125,16 +129,16 @@ type kmsProcess struct {
 
 func newKMSWorld(t *testing.T, seed uint64) *kmsWorld {
 	w := &kmsWorld{T: t, rng: rand.New(rand.NewPCG(seed, 0)), listableSince: time.Now()}
-	w.refresh = []time.Duration{30 * time.Second, 2 * time.Minute, kmsRefresh}[w.rng.IntN(3)]
-	w.cooldown = min(kmsCooldown, w.refresh/2)
+	w.refresh = []time.Duration{30 * time.Second, 2 * time.Minute, systest.Refresh}[w.rng.IntN(3)]
+	w.cooldown = min(systest.Cooldown, w.refresh/2)
 	var err error
 	if w.server, err = testutil.NewKMS(testutil.InMemory()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.server.Close)
-	w.minter = kmsClient(t, w.server)
+	w.minter = systest.Client(t, w.server)
 	w.server.Intercept(w.serve)
-	w.cryptoKey = cryptoKeyOf(kmsCreate(t, w.server, kmsP256))
+	w.cryptoKey = systest.CryptoKeyOf(systest.Create(t, w.server, systest.P256))
 	w.add(w.cryptoKey+"/cryptoKeyVersions/1", kmsAlgs[0])
 	w.create(kmsAlgs[1])
 	w.mint()
@@ -142,7 +146,7 @@ func newKMSWorld(t *testing.T, seed uint64) *kmsWorld {
 	for _, p := range []*kmsProcess{{name: "signer", signs: true}, {name: "verifier"}, {name: "both", signs: true}} {
 		p.keys, p.keyRefused = make(map[string]bool), make(map[string]time.Time)
 		w.processes = append(w.processes, p)
-		config := &gcpjwt.KMSConfig{KeyPath: w.cryptoKey, KMSClient: kmsClient(t, w.server), KeyRefresh: w.refresh}
+		config := &gcpjwt.KMSConfig{KeyPath: w.cryptoKey, KMSClient: systest.Client(t, w.server), KeyRefresh: w.refresh}
 		p.ctx = gcpjwt.NewKMSContext(metadata.AppendToOutgoingContext(t.Context(), "x-process", p.name), config)
 		if p.name != "signer" {
 			if p.keyfunc, err = gcpjwt.KMSVerifyKeyfunc(p.ctx, config); err != nil {
@@ -160,27 +164,27 @@ func (w *kmsWorld) note(format string, args ...any) {
 
 // create makes a version. The lock keeps a list that shows it from being
 // looked at before it is known here.
-func (w *kmsWorld) create(row kmsRow) {
+func (w *kmsWorld) create(row systest.Row) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name, err := w.server.CreateVersion(w.cryptoKey, row.algorithm)
+	name, err := w.server.CreateVersion(w.cryptoKey, row.Algorithm)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.add(name, row)
-	w.note("version %d of %s is made", len(w.versions), row.alg)
+	w.note("version %d of %s is made", len(w.versions), row.Alg)
 }
 
 // add takes note of a version that was just made.
-func (w *kmsWorld) add(name string, row kmsRow) {
+func (w *kmsWorld) add(name string, row systest.Row) {
 	w.versions = append(w.versions, &kmsFact{
 		n: len(w.versions) + 1, name: name, kid: gcpjwt.KMSKeyID(name), row: row,
-		generated: time.Now(), state: kmsEnabled, since: time.Now(),
+		generated: time.Now(), state: systest.Enabled, since: time.Now(),
 	})
 }
 
 func (w *kmsWorld) setState(fact *kmsFact, state kmspb.CryptoKeyVersion_CryptoKeyVersionState) {
-	w.note("version %d of %s becomes %v", fact.n, fact.row.alg, state)
+	w.note("version %d of %s becomes %v", fact.n, fact.row.Alg, state)
 	w.server.SetState(fact.name, state)
 	fact.state, fact.since = state, time.Now()
 }
@@ -193,7 +197,7 @@ func (w *kmsWorld) mint() {
 	for _, fact := range w.versions {
 		if fact.text == "" && fact.enabled() {
 			ctx := metadata.AppendToOutgoingContext(w.Context(), "x-process", "minter")
-			fact.text = sign(w, kmsContext(ctx, w.minter, fact.name), fact.row.method, nil)
+			fact.text = systest.Sign(w, systest.KMSContext(ctx, w.minter, fact.name), fact.row.Method, nil)
 		}
 	}
 }
@@ -266,7 +270,7 @@ func (w *kmsWorld) step(n int) {
 	pauses := []time.Duration{0, 50 * time.Millisecond, time.Second, 7 * time.Second, w.cooldown, w.refresh / 3, w.refresh / 2, w.refresh, 2 * w.refresh}
 	pause := pauses[w.rng.IntN(len(pauses))]
 	if w.rng.IntN(40) == 0 {
-		pause = w.refresh + kmsStale
+		pause = w.refresh + systest.Stale
 	}
 	w.note("%v pass", pause)
 	time.Sleep(pause)
@@ -346,11 +350,11 @@ func (w *kmsWorld) operation() func() {
 		row := kmsAlgs[w.rng.IntN(len(kmsAlgs))]
 		return func() { w.create(row) }
 	case 3, 4, 5:
-		return to(pick(kmsEnabled), kmsDisabled)
+		return to(pick(systest.Enabled), systest.Disabled)
 	case 6, 7:
-		return to(pick(kmsDisabled), kmsEnabled)
+		return to(pick(systest.Disabled), systest.Enabled)
 	case 8:
-		return to(pick(kmsEnabled, kmsDisabled), kmspb.CryptoKeyVersion_DESTROY_SCHEDULED)
+		return to(pick(systest.Enabled, systest.Disabled), kmspb.CryptoKeyVersion_DESTROY_SCHEDULED)
 	default:
 		return func() {}
 	}
@@ -380,7 +384,7 @@ func (w *kmsWorld) race(operation func()) {
 					group.Go(func() {
 						ctx, cancel := context.WithTimeout(p.ctx, kmsPatience)
 						defer cancel()
-						if text, err := gcpjwt.SignedString(ctx, jwt.New(row.method)); err == nil {
+						if text, err := gcpjwt.SignedString(ctx, jwt.New(row.Method)); err == nil {
 							mu.Lock()
 							tokens = append(tokens, text)
 							mu.Unlock()
@@ -414,17 +418,17 @@ func (w *kmsWorld) race(operation func()) {
 // check verifies a new token with the public key of the version that it names.
 func (w *kmsWorld) check(text string) *kmsFact {
 	w.Helper()
-	header := kmsHeader(w, text)
+	header := systest.Header(w, text)
 	i := slices.IndexFunc(w.versions, func(f *kmsFact) bool { return f.kid == header["kid"] })
 	if i < 0 {
 		w.Errorf("a token with the kid %v, which is none", header["kid"])
 		return nil
 	}
 	fact := w.versions[i]
-	signingString, sig := kmsSplit(w, text)
-	if header["alg"] != fact.row.alg {
-		w.Errorf("a token of alg %v by version %d, which is of %s", header["alg"], fact.n, fact.row.alg)
-	} else if err := kmsVerifyBare(w.Context(), fact.row, w.server, nil, fact.name, signingString, sig); err != nil {
+	signingString, sig := systest.Split(w, text)
+	if header["alg"] != fact.row.Alg {
+		w.Errorf("a token of alg %v by version %d, which is of %s", header["alg"], fact.n, fact.row.Alg)
+	} else if err := systest.VerifyBare(w.Context(), fact.row, w.server, nil, fact.name, signingString, sig); err != nil {
 		w.Errorf("a token by version %d: %v", fact.n, err)
 	}
 	return fact
@@ -448,11 +452,11 @@ func (w *kmsWorld) forge() (texts []string) {
 		other := w.versions[w.rng.IntN(len(w.versions))]
 		switch {
 		case w.rng.IntN(4) == 0:
-			texts = append(texts, kmsRelabel(w, fact.text, "kid", fmt.Sprintf("%040x", w.rng.Uint64())))
+			texts = append(texts, systest.Relabel(w, fact.text, "kid", fmt.Sprintf("%040x", w.rng.Uint64())))
 		case other != fact:
-			texts = append(texts, kmsRelabel(w, fact.text, "kid", other.kid))
+			texts = append(texts, systest.Relabel(w, fact.text, "kid", other.kid))
 		default:
-			texts = append(texts, kmsForge(fact.text))
+			texts = append(texts, systest.Forge(fact.text))
 		}
 	}
 	return texts
@@ -476,10 +480,10 @@ func (v *kmsView) shows(fact *kmsFact) bool { return slices.Contains(v.list, fac
 
 // choice returns the version that signs by the process's list: the newest that
 // is settled, or else the newest, of those not tried yet.
-func (v *kmsView) choice(w *kmsWorld, row kmsRow, tried ...*kmsFact) *kmsFact {
+func (v *kmsView) choice(w *kmsWorld, row systest.Row, tried ...*kmsFact) *kmsFact {
 	var first *kmsFact
 	for _, fact := range v.list {
-		if fact.row.alg != row.alg || slices.Contains(tried, fact) {
+		if fact.row.Alg != row.Alg || slices.Contains(tried, fact) {
 			continue
 		}
 		if v.at.Sub(fact.generated) >= w.refresh/2 {
@@ -493,9 +497,9 @@ func (v *kmsView) choice(w *kmsWorld, row kmsRow, tried ...*kmsFact) *kmsFact {
 }
 
 // enabledOf returns the ENABLED versions of an algorithm.
-func (w *kmsWorld) enabledOf(row kmsRow) (facts []*kmsFact) {
+func (w *kmsWorld) enabledOf(row systest.Row) (facts []*kmsFact) {
 	for _, fact := range w.versions {
-		if fact.row.alg == row.alg && fact.enabled() {
+		if fact.row.Alg == row.Alg && fact.enabled() {
 			facts = append(facts, fact)
 		}
 	}
@@ -503,19 +507,19 @@ func (w *kmsWorld) enabledOf(row kmsRow) (facts []*kmsFact) {
 }
 
 // mustSign says why a process must be able to sign, "" if it need not.
-func (w *kmsWorld) mustSign(view *kmsView, row kmsRow, end time.Time) string {
+func (w *kmsWorld) mustSign(view *kmsView, row systest.Row, end time.Time) string {
 	if !w.up() || len(w.enabledOf(row)) == 0 {
 		return ""
 	}
 	first := view.choice(w, row)
 	second := view.choice(w, row, first)
 	switch {
-	case end.Before(view.listedAt.Add(w.refresh+kmsStale)) &&
+	case end.Before(view.listedAt.Add(w.refresh+systest.Stale)) &&
 		(first != nil && first.enabled() || second != nil && second.enabled()):
 		return "it knows of an ENABLED version"
 	case !w.listable():
 		return ""
-	case view.mayBackOff && view.at.Sub(w.listableSince) < kmsBackoff+kmsTimeout:
+	case view.mayBackOff && view.at.Sub(w.listableSince) < systest.Backoff+systest.FetchLimit:
 		return "" // spaces out its attempts, and the last one may have ended late
 	case first != nil:
 		return "the version that it knows of is gone, so it can look for another"
@@ -528,7 +532,7 @@ func (w *kmsWorld) mustSign(view *kmsView, row kmsRow, end time.Time) string {
 // checkSigners checks what signers can do while nothing changes.
 func (w *kmsWorld) checkSigners() {
 	type result struct {
-		row  kmsRow
+		row  systest.Row
 		text string
 		err  error
 	}
@@ -544,7 +548,7 @@ func (w *kmsWorld) checkSigners() {
 			group.Go(func() {
 				ctx, cancel := context.WithTimeout(p.ctx, kmsPatience)
 				defer cancel()
-				text, err := gcpjwt.SignedString(ctx, jwt.New(row.method))
+				text, err := gcpjwt.SignedString(ctx, jwt.New(row.Method))
 				results[i] = result{row, text, err}
 			})
 		}
@@ -552,7 +556,7 @@ func (w *kmsWorld) checkSigners() {
 		end := time.Now()
 		for _, r := range results {
 			if why := w.mustSign(&view, r.row, end); r.err != nil && why != "" {
-				w.Errorf("%s cannot sign with %s, though %s: %v", p.name, r.row.alg, why, r.err)
+				w.Errorf("%s cannot sign with %s, though %s: %v", p.name, r.row.Alg, why, r.err)
 			}
 			if r.err != nil {
 				if r.text != "" {
@@ -590,11 +594,11 @@ const (
 )
 
 func (w *kmsWorld) verdict(view *kmsView, fact *kmsFact, end time.Time) (kmsVerdict, string) {
-	kept := view.listedAt.Add(w.refresh + kmsStale)
+	kept := view.listedAt.Add(w.refresh + systest.Stale)
 	switch {
 	case fact.enabled():
 		refused, tried := view.keyRefused[fact.name]
-		if !view.keys[fact.name] && (!w.up() || tried && view.at.Sub(refused) < kmsBackoff) {
+		if !view.keys[fact.name] && (!w.up() || tried && view.at.Sub(refused) < systest.Backoff) {
 			return kmsEither, "" // cannot have its public key
 		}
 		switch {
@@ -616,7 +620,7 @@ func (w *kmsWorld) verdict(view *kmsView, fact *kmsFact, end time.Time) (kmsVerd
 		return kmsEither, ""
 	case !view.mayBackOff && view.at.Sub(view.listedAt) >= w.refresh:
 		return kmsMustRefuse, "it isn't ENABLED and the list is due"
-	case view.at.Sub(fact.since) >= w.refresh && view.at.Sub(w.listableSince) >= w.refresh+2*kmsBackoff:
+	case view.at.Sub(fact.since) >= w.refresh && view.at.Sub(w.listableSince) >= w.refresh+2*systest.Backoff:
 		return kmsMustRefuse, "it hasn't been ENABLED for KeyRefresh, and no outage excuses that"
 	}
 	return kmsEither, ""

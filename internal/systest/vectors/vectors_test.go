@@ -1,4 +1,4 @@
-package gcpjwt_test
+package vectors_test
 
 import (
 	"crypto/ecdsa"

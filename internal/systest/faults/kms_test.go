@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"bytes"
@@ -23,7 +23,6 @@ import (
 
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
-	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -36,6 +35,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -140,31 +140,28 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 	}
 	config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
 	if c.cryptoKey {
-		config.KeyPath = cryptoKeyOf(version)
+		config.KeyPath = systest.CryptoKeyOf(version)
 	}
 
 	// Tokens to verify come from another client, for which nothing is shared.
-	signer := faultClient(t, server)
+	signer := systest.Client(t, server)
 	signed := func() string {
-		token := faultToken(c.method)
-		text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(context.Background(),
-			&gcpjwt.KMSConfig{KeyPath: version, KMSClient: signer}), token)
+		text, err := gcpjwt.SignedString(systest.KMSContext(context.Background(), signer, version), systest.Token(c.method))
 		if err != nil {
 			t.Fatal(err)
 		}
-		rig.keepSecret(token.Signature)
+		rig.keepSignature(text)
 		return text
 	}
 
 	switch {
 	case !c.verifies:
 		rig.do = func(ctx context.Context) error {
-			token := faultToken(c.method)
-			text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), token)
+			text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), systest.Token(c.method))
 			if err != nil {
 				return err
 			}
-			return faultCheck(server, version, c.method, text)
+			return systest.Check(systest.RowOf(c.algorithm), server, version, text)
 		}
 		if !c.fetch {
 			if err := rig.do(t.Context()); err != nil {
@@ -179,11 +176,12 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 		text := signed()
 		if !c.fetch { // MacVerify takes the Keyfunc's context
 			rig.do = func(ctx context.Context) error {
-				return c.method.Verify(text[:strings.LastIndex(text, ".")], faultSignature(t, text), gcpjwt.NewKMSContext(ctx, config))
+				signingString, sig := systest.Split(t, text)
+				return c.method.Verify(signingString, sig, gcpjwt.NewKMSContext(ctx, config))
 			}
 			break
 		}
-		rig.do = func(context.Context) error { return faultVerify(text, keyfunc) }
+		rig.do = func(context.Context) error { return systest.Verify(text, keyfunc) }
 		time.Sleep(6 * time.Minute) // past KeyRefresh
 	default:
 		text := signed()
@@ -192,49 +190,10 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 			if err != nil {
 				return err
 			}
-			return faultVerify(text, keyfunc)
+			return systest.Verify(text, keyfunc)
 		}
 	}
 	return rig
-}
-
-// faultClient makes another client of a server, for which nothing is known yet.
-func faultClient(t *testing.T, server *testutil.KMS) *kms.KeyManagementClient {
-	client, err := server.Client(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-func faultSignature(t *testing.T, text string) []byte {
-	sig, err := jwt.NewParser().DecodeSegment(text[strings.LastIndex(text, ".")+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sig
-}
-
-// faultCheck verifies a token without the code under test, except where only
-// the server can.
-func faultCheck(server *testutil.KMS, version string, method *gcpjwt.SigningMethodKMS, text string) error {
-	dot := strings.LastIndex(text, ".")
-	sig, err := jwt.NewParser().DecodeSegment(text[dot+1:])
-	if err != nil {
-		return err
-	}
-	public := server.PublicKey(version)
-	if public == nil { // a MAC; its length is all there is to see
-		if len(sig) != method.Hash().Size() {
-			return errFaultToken
-		}
-		return nil
-	}
-	if err := method.Verify(text[:dot], sig, public); err != nil {
-		return fmt.Errorf("%w: %w", errFaultToken, err)
-	}
-	return nil
 }
 
 // answer intercepts the RPC of a call; n counts from 1.
@@ -322,9 +281,9 @@ func (c faultKMSCall) brief() bool { return c.fetch || c.rpc == "MacVerify" }
 // limit is how long a call may take if its caller sets no limit.
 func (c faultKMSCall) limit() time.Duration {
 	if c.brief() {
-		return faultFetchLimit
+		return systest.FetchLimit
 	}
-	return faultCallLimit
+	return systest.CallLimit
 }
 
 // want completes what an operation promises when its call fails.
@@ -356,7 +315,7 @@ func (c faultKMSCall) wantCorrupt() faultWant {
 }
 
 func (c faultKMSCall) wantOK(calls int) faultWant {
-	return faultWant{ok: true, calls: [2]int{calls, calls}, limit: faultFetchLimit, kept: c.fetch}
+	return faultWant{ok: true, calls: [2]int{calls, calls}, limit: systest.FetchLimit, kept: c.fetch}
 }
 
 func (c faultKMSCall) wantCode(code codes.Code) faultWant {

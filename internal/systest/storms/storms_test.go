@@ -1,4 +1,4 @@
-package gcpjwt_test
+package storms_test
 
 import (
 	"context"
@@ -17,14 +17,20 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 // A stormFault is how the origin of public keys fails.
 type stormFault int32
@@ -76,7 +82,7 @@ func startStormCertificates(t *testing.T) *stormOrigin {
 	config.EnableCache = true
 	var refused atomic.Int64
 	// Only the certificates fail, so that tokens can be signed meanwhile.
-	config.Client = &http.Client{Transport: stormTransport(func(r *http.Request) (*http.Response, error) {
+	config.Client = &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 		switch o.failing() {
 		case stormRefused:
 			refused.Add(1)
@@ -92,10 +98,10 @@ func startStormCertificates(t *testing.T) *stormOrigin {
 		return server.Client().Transport.RoundTrip(r)
 	})}
 	o.verify = func(ctx context.Context, text string) error {
-		return faultVerify(text, gcpjwt.IAMVerifyKeyfunc(ctx, config))
+		return systest.Verify(text, gcpjwt.IAMVerifyKeyfunc(ctx, config))
 	}
 	o.token = func() string {
-		return sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
+		return systest.Sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	}
 	o.rotate = func() {
 		kid, err := server.AddKey(account)
@@ -114,19 +120,15 @@ func startStormCertificates(t *testing.T) *stormOrigin {
 	return o
 }
 
-type stormTransport func(*http.Request) (*http.Response, error)
-
-func (f stormTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 func startStormCryptoKey(t *testing.T) *stormOrigin {
 	server, client := start.KMS(t, testutil.InMemory())
 	version, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer := faultClient(t, server)
+	signer := systest.Client(t, server)
 	o := &stormOrigin{name: "CryptoKey", fresh: 5 * time.Minute, stale: time.Hour, cooldown: time.Minute}
-	config := &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
+	config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}
 	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 		if method == "AsymmetricSign" {
 			return next(ctx, req)
@@ -147,7 +149,7 @@ func startStormCryptoKey(t *testing.T) *stormOrigin {
 		if err != nil {
 			return err
 		}
-		return faultVerify(text, keyfunc)
+		return systest.Verify(text, keyfunc)
 	}
 	newest := version
 	// The path of the version needs no reading of keys but the one that signing
@@ -156,11 +158,11 @@ func startStormCryptoKey(t *testing.T) *stormOrigin {
 		fault := o.failing()
 		o.fail(stormNone)
 		defer o.fail(fault)
-		return sign(t, gcpjwt.NewKMSContext(context.Background(), &gcpjwt.KMSConfig{KeyPath: newest, KMSClient: signer}), gcpjwt.SigningMethodKMSES256, nil)
+		return systest.Sign(t, gcpjwt.NewKMSContext(context.Background(), &gcpjwt.KMSConfig{KeyPath: newest, KMSClient: signer}), gcpjwt.SigningMethodKMSES256, nil)
 	}
 	o.rotate = func() {
 		old := newest
-		if newest, err = server.CreateVersion(cryptoKeyOf(old)); err != nil {
+		if newest, err = server.CreateVersion(systest.CryptoKeyOf(old)); err != nil {
 			t.Fatal(err)
 		}
 		server.SetState(old, kmspb.CryptoKeyVersion_DISABLED)
@@ -305,13 +307,13 @@ func TestStormExpiryDuringOutage(t *testing.T) {
 				if stale.slowest > 0 && !rotates {
 					t.Errorf("a caller waited %v for keys that others had", stale.slowest)
 				}
-				if slowest := max(stale.slowest, dead.slowest, rotated.slowest); slowest > faultFetchLimit {
-					t.Errorf("the slowest caller took %v, want at most %v", slowest, faultFetchLimit)
+				if slowest := max(stale.slowest, dead.slowest, rotated.slowest); slowest > systest.FetchLimit {
+					t.Errorf("the slowest caller took %v, want at most %v", slowest, systest.FetchLimit)
 				}
 				if limit := stormAttempts(o, fault, outage); attempts > limit {
 					t.Errorf("made %d attempts in %v, want at most %d", attempts, outage, limit)
 				}
-				if limit := faultBackoff + faultFetchLimit; recovered > limit {
+				if limit := systest.Backoff + systest.FetchLimit; recovered > limit {
 					t.Errorf("recovered %v after the outage, want at most %v", recovered, limit)
 				}
 			})
@@ -352,7 +354,7 @@ func TestStormColdOutage(t *testing.T) {
 				var group sync.WaitGroup
 				for i := range seconds * perSecond {
 					log := &first
-					if time.Since(began) > faultFetchLimit {
+					if time.Since(began) > systest.FetchLimit {
 						log = &later
 					}
 					group.Go(func() {
@@ -372,8 +374,8 @@ func TestStormColdOutage(t *testing.T) {
 				recovered := stormUntil(t, 2*time.Minute, func() error { return o.verify(ctx, text) })
 
 				t.Logf("outage of %v: %d attempts; at first: %v; later: %v; recovered after %v", outage, attempts, &first, &later, recovered)
-				if slowest := max(first.slowest, later.slowest); slowest > faultFetchLimit {
-					t.Errorf("the slowest caller took %v, want at most %v", slowest, faultFetchLimit)
+				if slowest := max(first.slowest, later.slowest); slowest > systest.FetchLimit {
+					t.Errorf("the slowest caller took %v, want at most %v", slowest, systest.FetchLimit)
 				}
 				if limit := stormAttempts(o, fault, outage); attempts > limit {
 					t.Errorf("made %d attempts in %v, want at most %d", attempts, outage, limit)
@@ -382,7 +384,7 @@ func TestStormColdOutage(t *testing.T) {
 				if limit := 12 + int(outage/time.Minute); later.waited > limit {
 					t.Errorf("%d callers waited although an attempt had failed, want at most %d", later.waited, limit)
 				}
-				if limit := faultBackoff + faultFetchLimit; recovered > limit {
+				if limit := systest.Backoff + systest.FetchLimit; recovered > limit {
 					t.Errorf("recovered %v after the outage, want at most %v", recovered, limit)
 				}
 			})
@@ -433,12 +435,12 @@ func TestStormFlapping(t *testing.T) {
 		if log.slowest > 0 {
 			t.Errorf("a caller waited %v for keys that others had", log.slowest)
 		}
-		if rotated.slowest > faultFetchLimit {
-			t.Errorf("the slowest caller took %v, want at most %v", rotated.slowest, faultFetchLimit)
+		if rotated.slowest > systest.FetchLimit {
+			t.Errorf("the slowest caller took %v, want at most %v", rotated.slowest, systest.FetchLimit)
 		}
 		// A new kid is asked for at once, or when the outage is over and the
 		// back-off and the cool-down have passed.
-		if limit := period + faultBackoff + faultFetchLimit; learnt > limit {
+		if limit := period + systest.Backoff + systest.FetchLimit; learnt > limit {
 			t.Errorf("learnt a new key after %v, want at most %v", learnt, limit)
 		}
 		// Each renewal has up to ten failures in an outage of 45 seconds, each with
@@ -510,8 +512,8 @@ func TestStormForgedKeyIDs(t *testing.T) {
 				if good.slowest > 0 {
 					t.Errorf("a caller with a good token waited %v", good.slowest)
 				}
-				if forged.slowest > faultFetchLimit {
-					t.Errorf("the slowest caller took %v, want at most %v", forged.slowest, faultFetchLimit)
+				if forged.slowest > systest.FetchLimit {
+					t.Errorf("the slowest caller took %v, want at most %v", forged.slowest, systest.FetchLimit)
 				}
 				if limit := o.cooldown + 2*time.Second; learnt > limit {
 					t.Errorf("learnt a new key after %v, want at most %v", learnt, limit)
@@ -665,8 +667,8 @@ func TestStormOneHangs(t *testing.T) {
 		if limit := 2 * latency; good.slowest > limit { // a list, then the public key
 			t.Errorf("the slowest caller of a good signer took %v, want at most %v", good.slowest, limit)
 		}
-		if hanging.slowest > faultFetchLimit {
-			t.Errorf("the slowest caller of the hanging signer took %v, want at most %v", hanging.slowest, faultFetchLimit)
+		if hanging.slowest > systest.FetchLimit {
+			t.Errorf("the slowest caller of the hanging signer took %v, want at most %v", hanging.slowest, systest.FetchLimit)
 		}
 		limit := signers + 10
 		if rotate != nil {
@@ -683,7 +685,7 @@ func TestStormOneHangs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, config := start.IAM(t, testutil.InMemory())
 				token := func() *string {
-					text := sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
+					text := systest.Sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
 					return &text
 				}
 				var text atomic.Pointer[string]
@@ -701,7 +703,7 @@ func TestStormOneHangs(t *testing.T) {
 				}
 				server.SetLatency(latency)
 				// All accounts have the keys of the one that the server knows.
-				client := &http.Client{Transport: stormTransport(func(r *http.Request) (*http.Response, error) {
+				client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
 					if strings.Contains(r.URL.Path, "/signer-0@") {
 						<-r.Context().Done()
 						return nil, r.Context().Err()
@@ -715,7 +717,7 @@ func TestStormOneHangs(t *testing.T) {
 					config.Client = client
 					config.EnableCache = true
 					config.ServiceAccount = fmt.Sprintf("signer-%d@test.iam.gserviceaccount.com", signer)
-					return faultVerify(*text.Load(), gcpjwt.IAMVerifyKeyfunc(ctx, &config))
+					return systest.Verify(*text.Load(), gcpjwt.IAMVerifyKeyfunc(ctx, &config))
 				}, rotate, func() int { return server.Calls("certificates") })
 			})
 		})
@@ -723,11 +725,11 @@ func TestStormOneHangs(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				server, client := start.KMS(t, testutil.InMemory())
-				signer := faultClient(t, server)
+				signer := systest.Client(t, server)
 				var configs [signers]*gcpjwt.KMSConfig
 				var texts [signers]atomic.Pointer[string]
 				token := func(i int, version string) {
-					text := sign(t, gcpjwt.NewKMSContext(context.Background(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: signer}), gcpjwt.SigningMethodKMSES256, nil)
+					text := systest.Sign(t, gcpjwt.NewKMSContext(context.Background(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: signer}), gcpjwt.SigningMethodKMSES256, nil)
 					texts[i].Store(&text)
 				}
 				for i := range signers {
@@ -735,7 +737,7 @@ func TestStormOneHangs(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					configs[i] = &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client}
+					configs[i] = &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}
 					token(i, version)
 				}
 				var rotate func()
@@ -765,7 +767,7 @@ func TestStormOneHangs(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					return faultVerify(*texts[signer].Load(), keyfunc)
+					return systest.Verify(*texts[signer].Load(), keyfunc)
 				}, rotate, func() int { return server.Calls("ListCryptoKeyVersions") })
 			})
 		})
@@ -789,22 +791,21 @@ func TestStormSigning(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				newer, err := server.CreateVersion(cryptoKeyOf(version))
+				newer, err := server.CreateVersion(systest.CryptoKeyOf(version))
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour) // so that the newer one signs
-				ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client})
+				ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client})
 				signs := func(want string) error {
-					token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, jwt.MapClaims{"sub": "somebody"})
-					text, err := gcpjwt.SignedString(ctx, token)
+					text, err := gcpjwt.SignedString(ctx, systest.Token(gcpjwt.SigningMethodKMSES256))
 					if err != nil {
 						return err
 					}
-					if kid := token.Header["kid"]; kid != gcpjwt.KMSKeyID(want) {
+					if kid := systest.Header(t, text)["kid"]; kid != gcpjwt.KMSKeyID(want) {
 						return fmt.Errorf("got kid %v, want that of %s", kid, want)
 					}
-					return faultCheck(server, want, gcpjwt.SigningMethodKMSES256, text)
+					return systest.Check(systest.RowOf(systest.P256), server, want, text)
 				}
 				if err := signs(newer); err != nil {
 					t.Fatal(err)
@@ -850,7 +851,7 @@ func TestStormSigning(t *testing.T) {
 				if attempts > limit {
 					t.Errorf("made %d lists, want at most %d", attempts, limit)
 				}
-				if limit := faultFetchLimit + time.Second; time.Duration(slowest.Load()) > limit {
+				if limit := systest.FetchLimit + time.Second; time.Duration(slowest.Load()) > limit {
 					t.Errorf("the slowest signature took %v, want at most %v", time.Duration(slowest.Load()), limit)
 				}
 				if fault == stormNone {
@@ -885,15 +886,15 @@ func TestStormDisabledTogether(t *testing.T) {
 		}
 		var others []string
 		for range 2 {
-			version, err := server.CreateVersion(cryptoKeyOf(first))
+			version, err := server.CreateVersion(systest.CryptoKeyOf(first))
 			if err != nil {
 				t.Fatal(err)
 			}
 			others = append(others, version)
 		}
 		time.Sleep(time.Hour) // so that the newest one signs
-		ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(first), KMSClient: client})
-		sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(first), KMSClient: client})
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
 
 		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			response, err := next(ctx, req)
@@ -903,13 +904,13 @@ func TestStormDisabledTogether(t *testing.T) {
 			return response, err
 		})
 		time.Sleep(3 * time.Minute)
-		sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil) // sets off a renewal
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil) // sets off a renewal
 		time.Sleep(time.Second)
 		for _, version := range others {
 			server.SetState(version, kmspb.CryptoKeyVersion_DISABLED)
 		}
-		text := sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
-		if err := faultCheck(server, first, gcpjwt.SigningMethodKMSES256, text); err != nil {
+		text := systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		if err := systest.Check(systest.RowOf(systest.P256), server, first, text); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package documents_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -68,7 +69,7 @@ func readmeMiddleware(keyfunc jwt.Keyfunc) http.Handler {
 
 func TestReadmeKMS(t *testing.T) {
 	server, client := start.KMS(t)
-	key := cryptoKeyOf(createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
+	key := systest.CryptoKeyOf(systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
 	config := &gcpjwt.KMSConfig{KeyPath: key, KMSClient: client}
 
 	httpClient, err := readmeTokenSource(t.Context(), config)
@@ -121,7 +122,7 @@ func TestReadmeIAM(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.IAMService, config.Client, config.CertificateURL = reachable.IAMService, reachable.Client, reachable.CertificateURL
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	for range 3 {
 		if _, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config)); err != nil {
 			t.Fatal(err)
@@ -165,15 +166,15 @@ func rotationVerifier(ctx context.Context, client *kms.KeyManagementClient, key 
 
 func TestRotationSnippet(t *testing.T) {
 	server, client := start.KMS(t)
-	version := createKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	keyfunc, err := rotationVerifier(t.Context(), client, cryptoKeyOf(version), slog.New(slog.DiscardHandler))
+	version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	keyfunc, err := rotationVerifier(t.Context(), client, systest.CryptoKeyOf(version), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The signer stays at its version, as ROTATION.md has it for a new key that
 	// must not sign at once.
 	pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
-	text := sign(t, gcpjwt.NewKMSContext(t.Context(), pinned), gcpjwt.SigningMethodKMSES256, nil)
+	text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), pinned), gcpjwt.SigningMethodKMSES256, nil)
 	if _, err := jwt.Parse(text, keyfunc); err != nil {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package hygiene_test
 
 import (
 	"bytes"
@@ -18,10 +18,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/api/iamcredentials/v1"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
@@ -30,39 +30,33 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-// hygieneText checks that a text is fit for a line of a log.
-func hygieneText(t *testing.T, text string) {
-	t.Helper()
-	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }) {
-		t.Errorf("the text has characters that forge lines or control terminals: %.300q", text)
-	}
-	if len(text) > faultMaxText {
-		t.Errorf("the text is %d bytes long, want at most %d: %.100q", len(text), faultMaxText, text)
-	}
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A hygieneRecorder answers requests itself and keeps their URLs.
-type hygieneRecorder struct {
+const account = start.Account
+
+// A requestLog answers requests itself and keeps their URLs.
+type requestLog struct {
 	mu       sync.Mutex
 	requests []*http.Request
 	answer   func(*http.Request) *http.Response
 }
 
-func (r *hygieneRecorder) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests = append(r.requests, request)
 	if r.answer != nil {
 		return r.answer(request), nil
 	}
-	return hygieneAnswer(request, http.StatusNotFound, `{"error": {"code": 404, "message": "Not found."}}`), nil
+	return answer(request, http.StatusNotFound, `{"error": {"code": 404, "message": "Not found."}}`), nil
 }
 
-func hygieneAnswer(request *http.Request, status int, body string) *http.Response {
+func answer(request *http.Request, status int, body string) *http.Response {
 	return &http.Response{
 		StatusCode: status, Request: request, Body: io.NopCloser(strings.NewReader(body)),
 		Header: http.Header{"Content-Type": {"application/json"}},
@@ -70,7 +64,7 @@ func hygieneAnswer(request *http.Request, status int, body string) *http.Respons
 }
 
 // take returns the requests so far and forgets them.
-func (r *hygieneRecorder) take() []*http.Request {
+func (r *requestLog) take() []*http.Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	requests := r.requests
@@ -78,8 +72,8 @@ func (r *hygieneRecorder) take() []*http.Request {
 	return requests
 }
 
-// hygieneAccounts are accounts from someone who wants a request to go elsewhere.
-func hygieneAccounts() []string {
+// hostileAccounts are accounts from someone who wants a request to go elsewhere.
+func hostileAccounts() []string {
 	accounts := []string{
 		"", "-", ".", "..", "/", "@", "a@", "@b", "@evil.example", "a@b@evil.example", "a@b@evil.example/x",
 		"../../v1/projects/-/serviceAccounts/a@b", "projects/-/serviceAccounts/a@b", "projects/p/serviceAccounts/a@b",
@@ -96,10 +90,10 @@ func hygieneAccounts() []string {
 	return accounts
 }
 
-// TestHygieneAccounts checks that whatever an account or a delegate looks like,
+// TestAccounts checks that whatever an account or a delegate looks like,
 // requests go to the host and path that they are meant for, or nowhere.
-func TestHygieneAccounts(t *testing.T) {
-	recorder := new(hygieneRecorder)
+func TestAccounts(t *testing.T) {
+	recorder := new(requestLog)
 	client := &http.Client{Transport: recorder}
 	service, err := iamcredentials.NewService(t.Context(), option.WithHTTPClient(client), option.WithEndpoint("https://iam.example.com"))
 	if err != nil {
@@ -108,7 +102,7 @@ func TestHygieneAccounts(t *testing.T) {
 	const good = "signer@test.iam.gserviceaccount.com"
 	blob := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"sub": "somebody"})
 	var refused, sent int
-	for _, hostile := range hygieneAccounts() {
+	for _, hostile := range hostileAccounts() {
 		for _, use := range []struct {
 			name    string
 			account string // that requests are about
@@ -135,7 +129,7 @@ func TestHygieneAccounts(t *testing.T) {
 				t.Errorf("%s %.50q: got no error", use.name, hostile)
 				continue
 			}
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 			requests := recorder.take()
 			if len(requests) == 0 {
 				refused++
@@ -150,7 +144,7 @@ func TestHygieneAccounts(t *testing.T) {
 				if use.query != "" {
 					want += "?" + use.query
 				}
-				if got := hygieneURL(request.URL); got != want {
+				if got := shownURL(request.URL); got != want {
 					t.Errorf("%s %.50q: request to %s, want %s", use.name, hostile, got, want)
 				}
 				if request.Host != "iam.example.com" && request.Host != "" {
@@ -165,9 +159,9 @@ func TestHygieneAccounts(t *testing.T) {
 	}
 }
 
-// hygieneURL shows a URL as a server reads it: where it connects to, and the
+// shownURL shows a URL as a server reads it: where it connects to, and the
 // path with nothing decoded that an escape kept apart.
-func hygieneURL(u *url.URL) string {
+func shownURL(u *url.URL) string {
 	u = &url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, Fragment: u.Fragment}
 	if u.Opaque != "" || u.User != nil {
 		return "with a user or opaque: " + u.String()
@@ -186,9 +180,9 @@ func hygieneURL(u *url.URL) string {
 	return text
 }
 
-// TestHygieneCertificateURL checks that an account cannot become part of the
+// TestCertificateURL checks that an account cannot become part of the
 // host, the query or the fragment, however the URL in front of it ends.
-func TestHygieneCertificateURL(t *testing.T) {
+func TestCertificateURL(t *testing.T) {
 	for _, base := range []string{
 		"https://certs.example.com", "https://certs.example.com:8443", "https://certs.example.com/", "https://certs.example.com/x509",
 		"https://certs.example.com/x509/", "https://certs.example.com/?", "https://certs.example.com?", "https://certs.example.com/#", "https://certs.example.com/x509?a=",
@@ -197,7 +191,7 @@ func TestHygieneCertificateURL(t *testing.T) {
 		"https://certs.example.com\n/", "https://certs.example.com/\n",
 	} {
 		for _, account := range []string{"signer@evil.example", "123456"} {
-			recorder := new(hygieneRecorder)
+			recorder := new(requestLog)
 			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), &gcpjwt.IAMConfig{
 				ServiceAccount: account, CertificateURL: base, Client: &http.Client{Transport: recorder},
 			})
@@ -205,7 +199,7 @@ func TestHygieneCertificateURL(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%q: got no error", base)
 			}
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("%q: the error holds the password: %v", base, err)
 			}
@@ -219,10 +213,10 @@ func TestHygieneCertificateURL(t *testing.T) {
 	}
 }
 
-// TestHygieneKeyPaths does for key paths what TestHygieneAccounts does for
+// TestKeyPaths does for key paths what TestAccounts does for
 // accounts: a path is refused, or is the resource name in the request and in its
 // routing header, and nothing else.
-func TestHygieneKeyPaths(t *testing.T) {
+func TestKeyPaths(t *testing.T) {
 	const prefix = "projects/p/locations/l/keyRings/r/cryptoKeys/"
 	paths := []string{
 		"", "/", prefix, prefix + "k/", prefix + "/cryptoKeyVersions/1", prefix + "k/cryptoKeyVersions/", prefix + "k/cryptoKeyVersions/1/",
@@ -264,7 +258,7 @@ func TestHygieneKeyPaths(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%.100q: got no error", path)
 		}
-		hygieneText(t, err.Error())
+		systest.CheckText(t, err.Error())
 		if requests.Load() == before {
 			refused++
 			if !errors.Is(err, gcpjwt.ErrInvalidConfig) {
@@ -280,16 +274,16 @@ func TestHygieneKeyPaths(t *testing.T) {
 	}
 }
 
-// hygieneKeyIDs are kids from someone who writes tokens.
-var hygieneKeyIDs = []string{
+// hostileKeyIDs are kids from someone who writes tokens.
+var hostileKeyIDs = []string{
 	"a\nb", "a\r\nlevel=ERROR msg=\"all is well\"", "\x1b[2J", "\x00", "a\u2028b", "\u0085", "\xff\xfe", "../../../secret", "https://evil.example/", "?x=y", "#", "%0a", `"`, `\n`, "{kid}",
 	strings.Repeat("k", 64<<10), strings.Repeat("\n", 64<<10), strings.Repeat("\u2028", 100), strings.Repeat("k", 256), strings.Repeat("k", 257),
 }
 
-// TestHygieneKeyIDs checks that a kid reaches no request, and errors only quoted
+// TestKeyIDs checks that a kid reaches no request, and errors only quoted
 // and cut to size.
-func TestHygieneKeyIDs(t *testing.T) {
-	for _, kid := range hygieneKeyIDs {
+func TestKeyIDs(t *testing.T) {
+	for _, kid := range hostileKeyIDs {
 		t.Run(fmt.Sprintf("%.20q", kid), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				iam, config := start.IAM(t, testutil.InMemory())
@@ -311,7 +305,7 @@ func TestHygieneKeyIDs(t *testing.T) {
 					}
 					return next(ctx, req)
 				})
-				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: cryptoKeyOf(version), KMSClient: client})
+				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -322,20 +316,20 @@ func TestHygieneKeyIDs(t *testing.T) {
 					{"RS256", gcpjwt.IAMVerifyKeyfunc(t.Context(), config)},
 					{"ES256", ofKMS},
 				} {
-					text := hygieneToken(t, map[string]any{"alg": verifier.alg, "kid": kid})
+					text := forgedToken(t, map[string]any{"alg": verifier.alg, "kid": kid})
 					_, err := jwt.Parse(text, verifier.keyfunc)
 					if !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
 						t.Fatalf("got %v, want %v", err, gcpjwt.ErrUnknownKeyID)
 					}
-					hygieneText(t, err.Error())
+					systest.CheckText(t, err.Error())
 				}
 			})
 		})
 	}
 }
 
-// hygieneToken makes a token with a header of the caller's and no good signature.
-func hygieneToken(t *testing.T, header map[string]any) string {
+// forgedToken makes a token with a header of the caller's and no good signature.
+func forgedToken(t *testing.T, header map[string]any) string {
 	t.Helper()
 	encode := func(v any) string {
 		text, err := json.Marshal(v)
@@ -344,21 +338,21 @@ func hygieneToken(t *testing.T, header map[string]any) string {
 		}
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
-	return encode(header) + "." + encode(map[string]any{"sub": faultClaim}) + "." + base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("signature"), 30))
+	return encode(header) + "." + encode(map[string]any{"sub": systest.Claim}) + "." + base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("signature"), 30))
 }
 
-// TestHygieneHeaders puts hostile values into the other header fields that are
+// TestHeaders puts hostile values into the other header fields that are
 // read, and into tokens that break half-way.
-func TestHygieneHeaders(t *testing.T) {
+func TestHeaders(t *testing.T) {
 	_, config := start.IAM(t)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	var texts []string
-	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hygieneKeyIDs...) {
-		texts = append(texts, hygieneToken(t, map[string]any{"alg": hostile, "kid": "k"}), hygieneToken(t, map[string]any{"alg": "RS256", "kid": []string{hostile}}),
-			hygieneToken(t, map[string]any{"alg": "RS256", "kid": map[string]string{hostile: hostile}}), hygieneToken(t, map[string]any{"alg": "RS256", "typ": hostile, "crit": []string{hostile}, "jku": hostile}),
-			hygieneToken(t, map[string]any{"alg": []string{hostile}}))
+	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hostileKeyIDs...) {
+		texts = append(texts, forgedToken(t, map[string]any{"alg": hostile, "kid": "k"}), forgedToken(t, map[string]any{"alg": "RS256", "kid": []string{hostile}}),
+			forgedToken(t, map[string]any{"alg": "RS256", "kid": map[string]string{hostile: hostile}}), forgedToken(t, map[string]any{"alg": "RS256", "typ": hostile, "crit": []string{hostile}, "jku": hostile}),
+			forgedToken(t, map[string]any{"alg": []string{hostile}}))
 	}
-	whole := hygieneToken(t, map[string]any{"alg": "RS256"})
+	whole := forgedToken(t, map[string]any{"alg": "RS256"})
 	for i := 0; i < len(whole); i += 7 {
 		texts = append(texts, whole[:i], whole[:i]+"!"+whole[i:])
 	}
@@ -369,9 +363,9 @@ func TestHygieneHeaders(t *testing.T) {
 		}
 		// The parser's own errors are jwt's; the Keyfunc's have to be clean.
 		if !errors.Is(err, jwt.ErrTokenMalformed) {
-			hygieneText(t, err.Error())
+			systest.CheckText(t, err.Error())
 		}
-		for _, secret := range []string{faultClaim, "signaturesignature", "eyJ"} {
+		for _, secret := range []string{systest.Claim, "signaturesignature", "eyJ"} {
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("the error holds a part of the token: %.200q", err)
 			}
@@ -379,24 +373,37 @@ func TestHygieneHeaders(t *testing.T) {
 	}
 }
 
-// TestHygieneEcho has servers answer with what they were asked, as some do to
+// TestEcho has servers answer with what they were asked, as some do to
 // say what was wrong with it. No error passes that on.
-func TestHygieneEcho(t *testing.T) {
-	t.Run("IAM", func(t *testing.T) {
-		server, config := start.IAM(t)
-		server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
-			var request struct{ Payload string }
-			_ = json.NewDecoder(r.Body).Decode(&request)
-			message, _ := json.Marshal(fmt.Sprintf("Invalid value at 'payload' (TYPE_BYTES): %q\n%s", request.Payload, request.Payload))
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = fmt.Fprintf(w, `{"error": {"code": 400, "message": %s, "status": "INVALID_ARGUMENT"}}`, message)
+func TestEcho(t *testing.T) {
+	for name, echo := range map[string]func(payload string) string{
+		"quoted": func(payload string) string {
+			return fmt.Sprintf("Invalid value at 'payload' (TYPE_BYTES): %q\n%s", payload, payload)
+		},
+		"decoded": func(payload string) string {
+			raw, err := base64.StdEncoding.DecodeString(payload)
+			if err != nil { // that of signJwt is plain
+				return payload
+			}
+			return "cannot sign " + string(raw)
+		},
+	} {
+		t.Run("IAM, "+name, func(t *testing.T) {
+			server, config := start.IAM(t)
+			server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+				var request struct{ Payload string }
+				_ = json.NewDecoder(r.Body).Decode(&request)
+				message, _ := json.Marshal(echo(request.Payload))
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = fmt.Fprintf(w, `{"error": {"code": 400, "message": %s, "status": "INVALID_ARGUMENT"}}`, message)
+			})
+			for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT} {
+				token := systest.Token(method)
+				_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
+				checkEcho(t, err, token)
+			}
 		})
-		for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT} {
-			token := faultToken(method)
-			_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
-			hygieneEcho(t, err, token)
-		}
-	})
+	}
 	t.Run("Cloud KMS", func(t *testing.T) {
 		server, client := start.KMS(t)
 		server.Intercept(func(ctx context.Context, _ string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
@@ -408,41 +415,41 @@ func TestHygieneEcho(t *testing.T) {
 			}
 			return next(ctx, req)
 		})
-		for _, row := range soakMethods {
-			if row.method.Alg() != "KMSEdDSA" && row.method.Alg() != "KMSHS256" {
+		for _, row := range systest.Methods() {
+			if row.Method.Alg() != "KMSEdDSA" && row.Method.Alg() != "KMSHS256" {
 				continue // those that send a digest have nothing to echo
 			}
-			version, err := server.CreateKey(row.method.Alg(), row.algorithm)
+			version, err := server.CreateKey(row.Method.Alg(), row.Algorithm)
 			if err != nil {
 				t.Fatal(err)
 			}
-			token := faultToken(row.method)
+			token := systest.Token(row.Method)
 			_, err = gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), token)
-			hygieneEcho(t, err, token)
+			checkEcho(t, err, token)
 		}
 	})
 }
 
-func hygieneEcho(t *testing.T, err error, token *jwt.Token) {
+func checkEcho(t *testing.T, err error, token *jwt.Token) {
 	t.Helper()
 	if err == nil {
 		t.Fatal("got no error")
 	}
-	hygieneText(t, err.Error())
+	systest.CheckText(t, err.Error())
 	claims, jsonErr := json.Marshal(token.Claims)
 	if jsonErr != nil {
 		t.Fatal(jsonErr)
 	}
-	for _, secret := range []string{faultClaim, "eyJ", base64.StdEncoding.EncodeToString(claims)} {
+	for _, secret := range []string{systest.Claim, "eyJ", base64.StdEncoding.EncodeToString(claims)} {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("the error holds %q: %.300q", secret, err)
 		}
 	}
 }
 
-// TestHygieneLogs checks that what a server says cannot forge a record of the
+// TestLogs checks that what a server says cannot forge a record of the
 // log in either of slog's formats, and that no secret gets there.
-func TestHygieneLogs(t *testing.T) {
+func TestLogs(t *testing.T) {
 	const evil = "x\nlevel=ERROR msg=forged\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}"
 	for _, format := range []string{"text", "JSON"} {
 		t.Run(format, func(t *testing.T) {
@@ -452,27 +459,27 @@ func TestHygieneLogs(t *testing.T) {
 				if format == "JSON" {
 					handler = slog.NewJSONHandler(&out, nil)
 				}
-				records := new(hygieneRecords)
-				logger := slog.New(hygieneCounter{handler, records})
+				records := new(recordCount)
+				logger := slog.New(countingHandler{handler, records})
 
 				iam, config := start.IAM(t, testutil.InMemory())
 				iam.SetCertificateHeader(http.Header{"Cache-Control": {"max-age=300"}})
 				config.EnableCache, config.Logger = true, logger
 				ofIAM := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
-				text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+				text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 				kms, client := start.KMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
 				}
-				path := cryptoKeyOf(version)
+				path := systest.CryptoKeyOf(version)
 				ofKMS, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, Logger: logger})
 				if err != nil {
 					t.Fatal(err)
 				}
-				byKMS := sign(t, gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), gcpjwt.SigningMethodKMSES256, nil)
+				byKMS := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), gcpjwt.SigningMethodKMSES256, nil)
 				verify := func() {
-					for _, err := range []error{faultVerify(text, ofIAM), faultVerify(byKMS, ofKMS)} {
+					for _, err := range []error{systest.Verify(text, ofIAM), systest.Verify(byKMS, ofKMS)} {
 						if err != nil {
 							t.Error(err)
 						}
@@ -525,36 +532,36 @@ func TestHygieneLogs(t *testing.T) {
 					if strings.Contains(line, "eyJ") {
 						t.Errorf("a record with a token: %q", line)
 					}
-					hygieneText(t, line)
+					systest.CheckText(t, line)
 				}
 			})
 		})
 	}
 }
 
-type hygieneRecords struct {
+type recordCount struct {
 	mu sync.Mutex
 	n  int
 }
 
-// A hygieneCounter counts the records that a handler gets.
-type hygieneCounter struct {
+// A countingHandler counts the records that a handler gets.
+type countingHandler struct {
 	slog.Handler
-	records *hygieneRecords
+	records *recordCount
 }
 
-func (c hygieneCounter) Handle(ctx context.Context, record slog.Record) error {
+func (c countingHandler) Handle(ctx context.Context, record slog.Record) error {
 	c.records.mu.Lock() // of the buffer, too
 	defer c.records.mu.Unlock()
 	c.records.n++
 	return c.Handler.Handle(ctx, record)
 }
 
-// TestHygieneRedirects checks that certificates come over https all the way, and
+// TestRedirects checks that certificates come over https all the way, and
 // that the plain server at the end of a redirect isn't even asked.
-func TestHygieneRedirects(t *testing.T) {
+func TestRedirects(t *testing.T) {
 	iam, config := start.IAM(t)
-	text := sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
 
 	// good serves the account's certificates over TLS, and redirects under /to/.
@@ -627,7 +634,7 @@ func TestHygieneRedirects(t *testing.T) {
 				client.CheckRedirect = func(*http.Request, []*http.Request) error { return test.own }
 			}
 			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account, Client: client, CertificateURL: entry.URL + "/"})
-			err := faultVerify(text, keyfunc)
+			err := systest.Verify(text, keyfunc)
 			if test.ok {
 				if err != nil {
 					t.Errorf("got error %v, want none", err)

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"bytes"
@@ -6,15 +6,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/googleapis/gax-go/v2/apierror"
@@ -24,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -32,7 +30,7 @@ import (
 type kmsFault struct {
 	name      string
 	rpc       string
-	algorithm kmsAlgorithm
+	algorithm systest.Algorithm
 	damage    func(resp proto.Message)
 }
 
@@ -67,75 +65,73 @@ func kmsInts(r, s string) []byte {
 	return append([]byte{0x30, byte(len(body))}, body...)
 }
 
-var kmsMLDSA44 = kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44
-
 var kmsFaults = []kmsFault{
-	{"another name", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Name += "0" })},
-	{"no name", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Name = "" })},
-	{"wrong signature checksum", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C.Value ^= 1 })},
-	{"no signature checksum", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C = nil })},
-	{"a checksum beyond 32 bits", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C.Value += 1 << 32 })},
-	{"a flipped bit in the signature", "AsymmetricSign", kmsEd25519, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Signature[9] ^= 4 })},
-	{"digest not verified", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDigestCrc32C = false })},
-	{"data not verified", "AsymmetricSign", kmsEd25519, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDataCrc32C = false })},
-	{"the other input verified", "AsymmetricSign", kmsP256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) {
+	{"another name", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Name += "0" })},
+	{"no name", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Name = "" })},
+	{"wrong signature checksum", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C.Value ^= 1 })},
+	{"no signature checksum", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C = nil })},
+	{"a checksum beyond 32 bits", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.SignatureCrc32C.Value += 1 << 32 })},
+	{"a flipped bit in the signature", "AsymmetricSign", systest.Ed25519, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.Signature[9] ^= 4 })},
+	{"digest not verified", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDigestCrc32C = false })},
+	{"data not verified", "AsymmetricSign", systest.Ed25519, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDataCrc32C = false })},
+	{"the other input verified", "AsymmetricSign", systest.P256, kmsDamage(func(r *kmspb.AsymmetricSignResponse) {
 		r.VerifiedDigestCrc32C, r.VerifiedDataCrc32C = false, true
 	})},
-	{"ML-DSA data not verified", "AsymmetricSign", kmsMLDSA44, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDataCrc32C = false })},
+	{"ML-DSA data not verified", "AsymmetricSign", systest.MLDSA44, kmsDamage(func(r *kmspb.AsymmetricSignResponse) { r.VerifiedDataCrc32C = false })},
 
-	{"DER: empty", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return nil })},
-	{"DER: r||s", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return bytes.Repeat([]byte{7}, 64) })},
-	{"DER: cut", "AsymmetricSign", kmsP256, kmsDamageDER(func(der []byte) []byte { return der[:len(der)-1] })},
-	{"DER: trailing byte", "AsymmetricSign", kmsP256, kmsDamageDER(func(der []byte) []byte { return append(der, 0) })},
-	{"DER: trailing byte in the sequence", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return append([]byte{0x30, 7}, 2, 1, 1, 2, 1, 1, 0) })},
-	{"DER: third integer", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 9, 2, 1, 1, 2, 1, 1, 2, 1, 1} })},
-	{"DER: one integer", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 3, 2, 1, 1} })},
-	{"DER: negative r", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("81", "01") })},
-	{"DER: negative s", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "ff00") })},
-	{"DER: zero r", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("00", "01") })},
-	{"DER: zero s", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "00") })},
-	{"DER: oversized r", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("01"+strings.Repeat("00", 32), "01") })},
-	{"DER: oversized s", "AsymmetricSign", kmsP384, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "01"+strings.Repeat("00", 48)) })},
-	{"DER: of another curve", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte {
+	{"DER: empty", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return nil })},
+	{"DER: r||s", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return bytes.Repeat([]byte{7}, 64) })},
+	{"DER: cut", "AsymmetricSign", systest.P256, kmsDamageDER(func(der []byte) []byte { return der[:len(der)-1] })},
+	{"DER: trailing byte", "AsymmetricSign", systest.P256, kmsDamageDER(func(der []byte) []byte { return append(der, 0) })},
+	{"DER: trailing byte in the sequence", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return append([]byte{0x30, 7}, 2, 1, 1, 2, 1, 1, 0) })},
+	{"DER: third integer", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 9, 2, 1, 1, 2, 1, 1, 2, 1, 1} })},
+	{"DER: one integer", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 3, 2, 1, 1} })},
+	{"DER: negative r", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("81", "01") })},
+	{"DER: negative s", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "ff00") })},
+	{"DER: zero r", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("00", "01") })},
+	{"DER: zero s", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "00") })},
+	{"DER: oversized r", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("01"+strings.Repeat("00", 32), "01") })},
+	{"DER: oversized s", "AsymmetricSign", systest.P384, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "01"+strings.Repeat("00", 48)) })},
+	{"DER: of another curve", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte {
 		wide := bytes.Repeat([]byte{0x70}, 48)
-		return kmsDER(wide, wide)
+		return systest.DER(wide, wide)
 	})},
-	{"DER: r not minimal", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("0001", "01") })},
-	{"DER: s not minimal", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "0001") })},
-	{"DER: empty integer", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 5, 2, 0, 2, 1, 1} })},
-	{"DER: long form length", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 0x81, 6, 2, 1, 1, 2, 1, 1} })},
-	{"DER: indefinite length", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 0x80, 2, 1, 1, 2, 1, 1, 0, 0} })},
-	{"DER: a set", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x31, 6, 2, 1, 1, 2, 1, 1} })},
-	{"DER: an enumerated", "AsymmetricSign", kmsP256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 6, 10, 1, 1, 2, 1, 1} })},
+	{"DER: r not minimal", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("0001", "01") })},
+	{"DER: s not minimal", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return kmsInts("01", "0001") })},
+	{"DER: empty integer", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 5, 2, 0, 2, 1, 1} })},
+	{"DER: long form length", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 0x81, 6, 2, 1, 1, 2, 1, 1} })},
+	{"DER: indefinite length", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 0x80, 2, 1, 1, 2, 1, 1, 0, 0} })},
+	{"DER: a set", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x31, 6, 2, 1, 1, 2, 1, 1} })},
+	{"DER: an enumerated", "AsymmetricSign", systest.P256, kmsDamageDER(func([]byte) []byte { return []byte{0x30, 6, 10, 1, 1, 2, 1, 1} })},
 
-	{"another name", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.Name += "0" })},
-	{"no name", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.Name = "" })},
-	{"wrong key checksum", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Crc32CChecksum.Value++ })},
-	{"no key checksum", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Crc32CChecksum = nil })},
-	{"no key", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey = nil })},
-	{"a flipped bit in the key", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Data[40] ^= 1 })},
-	{"wrong pem checksum", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) {
+	{"another name", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.Name += "0" })},
+	{"no name", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.Name = "" })},
+	{"wrong key checksum", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Crc32CChecksum.Value++ })},
+	{"no key checksum", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Crc32CChecksum = nil })},
+	{"no key", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey = nil })},
+	{"a flipped bit in the key", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) { r.PublicKey.Data[40] ^= 1 })},
+	{"wrong pem checksum", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) {
 		r.Pem, r.PublicKey = string(r.PublicKey.Data), nil
 		r.PemCrc32C = wrapperspb.Int64(1)
 	})},
-	{"no pem checksum", "GetPublicKey", kmsP256, kmsDamage(func(r *kmspb.PublicKey) {
+	{"no pem checksum", "GetPublicKey", systest.P256, kmsDamage(func(r *kmspb.PublicKey) {
 		r.Pem, r.PublicKey = string(r.PublicKey.Data), nil
 	})},
-	{"garbage", "GetPublicKey", kmsP256, kmsDamageKey(func([]byte) []byte { return []byte("garbage") })},
-	{"empty key", "GetPublicKey", kmsP256, kmsDamageKey(func([]byte) []byte { return nil })},
-	{"garbage in PEM", "GetPublicKey", kmsPKCS2048, kmsDamageKey(func([]byte) []byte {
+	{"garbage", "GetPublicKey", systest.P256, kmsDamageKey(func([]byte) []byte { return []byte("garbage") })},
+	{"empty key", "GetPublicKey", systest.P256, kmsDamageKey(func([]byte) []byte { return nil })},
+	{"garbage in PEM", "GetPublicKey", systest.PKCS2048, kmsDamageKey(func([]byte) []byte {
 		return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte("garbage")})
 	})},
-	{"cut PEM", "GetPublicKey", kmsPKCS2048, kmsDamageKey(func(key []byte) []byte { return key[:len(key)/2] })},
-	{"short ML-DSA key", "GetPublicKey", kmsMLDSA44, kmsDamageKey(func(key []byte) []byte { return key[:len(key)-1] })},
-	{"long ML-DSA key", "GetPublicKey", kmsMLDSA44, kmsDamageKey(func(key []byte) []byte { return append(key, 0) })},
+	{"cut PEM", "GetPublicKey", systest.PKCS2048, kmsDamageKey(func(key []byte) []byte { return key[:len(key)/2] })},
+	{"short ML-DSA key", "GetPublicKey", systest.MLDSA44, kmsDamageKey(func(key []byte) []byte { return key[:len(key)-1] })},
+	{"long ML-DSA key", "GetPublicKey", systest.MLDSA44, kmsDamageKey(func(key []byte) []byte { return append(key, 0) })},
 
-	{"another name", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Name += "0" })},
-	{"no name", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Name = "" })},
-	{"wrong MAC checksum", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.MacCrc32C.Value-- })},
-	{"no MAC checksum", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.MacCrc32C = nil })},
-	{"a flipped bit in the MAC", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Mac[0] ^= 0x80 })},
-	{"data not verified", "MacSign", kmsHMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.VerifiedDataCrc32C = false })},
+	{"another name", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Name += "0" })},
+	{"no name", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Name = "" })},
+	{"wrong MAC checksum", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.MacCrc32C.Value-- })},
+	{"no MAC checksum", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.MacCrc32C = nil })},
+	{"a flipped bit in the MAC", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.Mac[0] ^= 0x80 })},
+	{"data not verified", "MacSign", systest.HMAC256, kmsDamage(func(r *kmspb.MacSignResponse) { r.VerifiedDataCrc32C = false })},
 }
 
 // A response that fails a check is asked for again, three times in all, and
@@ -146,11 +142,11 @@ func TestKMSIntegrityOfSigning(t *testing.T) {
 		for _, bad := range []int{1, 2, 3} {
 			t.Run(fmt.Sprintf("%s/%s/%d bad", fault.rpc, fault.name, bad), func(t *testing.T) {
 				t.Parallel()
-				row := kmsRowOf(fault.algorithm)
+				row := systest.RowOf(fault.algorithm)
 				server, client := start.KMS(t)
-				version := kmsCreate(t, server, fault.algorithm)
+				version := systest.Create(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
-				text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(row.method))
+				text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(row.Method))
 				want := min(bad+1, 3)
 				if got := server.Calls(fault.rpc); got != want {
 					t.Errorf("%s was called %d times, want %d", fault.rpc, got, want)
@@ -159,8 +155,8 @@ func TestKMSIntegrityOfSigning(t *testing.T) {
 					if err != nil {
 						t.Fatalf("SignedString: %v", err)
 					}
-					signingString, sig := kmsSplit(t, text)
-					if err := kmsVerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
+					signingString, sig := systest.Split(t, text)
+					if err := systest.VerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
 						t.Errorf("verifying the token: %v", err)
 					}
 					return
@@ -198,14 +194,14 @@ func kmsSpoil(server *testutil.KMS, rpc string, bad int, damage func(proto.Messa
 func TestKMSIntegrityOfPublicKeys(t *testing.T) {
 	t.Parallel()
 	for _, fault := range kmsFaults {
-		if fault.rpc != "GetPublicKey" || fault.algorithm == kmsMLDSA44 {
+		if fault.rpc != "GetPublicKey" || fault.algorithm == systest.MLDSA44 {
 			continue // the Keyfunc asks for an ML-DSA key in PEM first, which isn't looked at
 		}
 		for _, bad := range []int{2, 3} {
 			t.Run(fmt.Sprintf("%s/%d bad", fault.name, bad), func(t *testing.T) {
 				t.Parallel()
 				server, client := start.KMS(t)
-				version := kmsCreate(t, server, fault.algorithm)
+				version := systest.Create(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
 				_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
 				if got := server.Calls(fault.rpc); got != 3 {
@@ -242,12 +238,12 @@ func TestKMSIntegrityOfMacVerify(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/forged=%t/%d bad", tt.name, forged, bad), func(t *testing.T) {
 					t.Parallel()
 					server, client := start.KMS(t)
-					version := kmsCreate(t, server, kmsHMAC256)
-					text := sign(t, kmsContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
+					version := systest.Create(t, server, systest.HMAC256)
+					text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 					if forged {
-						text = kmsForge(text)
+						text = systest.Forge(text)
 					}
-					keyfunc := kmsKeyfunc(t, t.Context(), client, version)
+					keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
 					kmsSpoil(server, "MacVerify", bad, tt.damage)
 					token, err := jwt.Parse(text, keyfunc)
 					if got := server.Calls("MacVerify"); got != 3 {
@@ -269,16 +265,6 @@ func TestKMSIntegrityOfMacVerify(t *testing.T) {
 	}
 }
 
-// kmsForge changes a bit of a token's signature.
-func kmsForge(text string) string {
-	last := strings.LastIndexByte(text, '.') + 1
-	other := byte('A')
-	if text[last] == other {
-		other = 'B'
-	}
-	return text[:last] + string(other) + text[last+1:]
-}
-
 // A list that names what it cannot contain is not believed.
 func TestKMSIntegrityOfList(t *testing.T) {
 	t.Parallel()
@@ -290,12 +276,12 @@ func TestKMSIntegrityOfList(t *testing.T) {
 		{"another project", func(v string) string { return strings.Replace(v, "projects/test/", "projects/evil/", 1) }},
 		{"a CryptoKey whose name only begins alike", func(v string) string { return strings.Replace(v, "/signer/", "/signer2/", 1) }},
 		{"no name", func(string) string { return "" }},
-		{"the CryptoKey itself", cryptoKeyOf},
-		{"no number", func(v string) string { return cryptoKeyOf(v) + "/cryptoKeyVersions/" }},
-		{"a word for a number", func(v string) string { return cryptoKeyOf(v) + "/cryptoKeyVersions/latest" }},
-		{"a negative number", func(v string) string { return cryptoKeyOf(v) + "/cryptoKeyVersions/-1" }},
-		{"a huge number", func(v string) string { return cryptoKeyOf(v) + "/cryptoKeyVersions/99999999999999999999" }},
-		{"another collection", func(v string) string { return cryptoKeyOf(v) + "/versions/1" }},
+		{"the CryptoKey itself", systest.CryptoKeyOf},
+		{"no number", func(v string) string { return systest.CryptoKeyOf(v) + "/cryptoKeyVersions/" }},
+		{"a word for a number", func(v string) string { return systest.CryptoKeyOf(v) + "/cryptoKeyVersions/latest" }},
+		{"a negative number", func(v string) string { return systest.CryptoKeyOf(v) + "/cryptoKeyVersions/-1" }},
+		{"a huge number", func(v string) string { return systest.CryptoKeyOf(v) + "/cryptoKeyVersions/99999999999999999999" }},
+		{"another collection", func(v string) string { return systest.CryptoKeyOf(v) + "/versions/1" }},
 		{"something more", func(v string) string { return v + "/publicKey" }},
 	}
 	for _, tt := range tests {
@@ -303,11 +289,11 @@ func TestKMSIntegrityOfList(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d bad", tt.name, bad), func(t *testing.T) {
 				t.Parallel()
 				server, client := start.KMS(t)
-				version := kmsCreate(t, server, kmsP256)
+				version := systest.Create(t, server, systest.P256)
 				kmsSpoil(server, "ListCryptoKeyVersions", bad, kmsDamage(func(r *kmspb.ListCryptoKeyVersionsResponse) {
 					r.CryptoKeyVersions[0].Name = tt.rename(version)
 				}))
-				text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, cryptoKeyOf(version)), jwt.New(gcpjwt.SigningMethodKMSES256))
+				text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(version)), jwt.New(gcpjwt.SigningMethodKMSES256))
 				if got := server.Calls("ListCryptoKeyVersions"); got != 3 {
 					t.Errorf("ListCryptoKeyVersions was called %d times, want 3", got)
 				}
@@ -326,21 +312,21 @@ func TestKMSIntegrityOfList(t *testing.T) {
 func TestKMSListIgnoresFilter(t *testing.T) {
 	t.Parallel()
 	server, client := start.KMS(t)
-	version := kmsCreate(t, server, kmsP256)
+	version := systest.Create(t, server, systest.P256)
 	for range 2 {
-		if _, err := server.CreateVersion(cryptoKeyOf(version)); err != nil {
+		if _, err := server.CreateVersion(systest.CryptoKeyOf(version)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	server.SetState(cryptoKeyOf(version)+"/cryptoKeyVersions/3", kmsDisabled)
+	server.SetState(systest.CryptoKeyOf(version)+"/cryptoKeyVersions/3", systest.Disabled)
 	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 		if req, ok := req.(*kmspb.ListCryptoKeyVersionsRequest); ok {
 			req.Filter = ""
 		}
 		return next(ctx, req)
 	})
-	text := sign(t, kmsContext(t.Context(), client, cryptoKeyOf(version)), gcpjwt.SigningMethodKMSES256, nil)
-	if got, want := kmsHeader(t, text)["kid"], gcpjwt.KMSKeyID(cryptoKeyOf(version)+"/cryptoKeyVersions/2"); got != want {
+	text := systest.Sign(t, systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(version)), gcpjwt.SigningMethodKMSES256, nil)
+	if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(systest.CryptoKeyOf(version)+"/cryptoKeyVersions/2"); got != want {
 		t.Errorf("signed by %v, want version 2", got)
 	}
 	if got := server.Calls("AsymmetricSign"); got != 1 {
@@ -375,14 +361,14 @@ func TestKMSMissingPermission(t *testing.T) {
 		view = "cloudkms.cryptoKeyVersions.viewPublicKey"
 		list = "cloudkms.cryptoKeyVersions.list"
 	)
-	signing := func(ctx context.Context, config *gcpjwt.KMSConfig, row kmsRow) error {
-		text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(row.method))
+	signing := func(ctx context.Context, config *gcpjwt.KMSConfig, row systest.Row) error {
+		text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(row.Method))
 		if text != "" {
 			err = errors.New("SignedString returned a token")
 		}
 		return err
 	}
-	verifying := func(ctx context.Context, config *gcpjwt.KMSConfig, row kmsRow) error {
+	verifying := func(ctx context.Context, config *gcpjwt.KMSConfig, row systest.Row) error {
 		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 		switch {
 		case keyfunc != nil:
@@ -394,36 +380,36 @@ func TestKMSMissingPermission(t *testing.T) {
 	}
 	tests := []struct {
 		name             string
-		algorithm        kmsAlgorithm
+		algorithm        systest.Algorithm
 		rotating         bool
 		permission, role string
 		resourceIsKey    bool
-		call             func(context.Context, *gcpjwt.KMSConfig, kmsRow) error
+		call             func(context.Context, *gcpjwt.KMSConfig, systest.Row) error
 	}{
-		{"sign", kmsP256, false, sign, "roles/cloudkms.signer", false, signing},
-		{"sign with the newest", kmsP256, true, sign, "roles/cloudkms.signer", false, signing},
-		{"sign with a MAC key", kmsHMAC256, false, sign, "roles/cloudkms.signer", false, signing},
-		{"list to sign", kmsP256, true, list, "roles/cloudkms.viewer", true, signing},
-		{"list to verify", kmsP256, true, list, "roles/cloudkms.viewer", true, verifying},
-		{"read the public key", kmsP256, false, view, "roles/cloudkms.publicKeyViewer", false, verifying},
-		{"read the public keys", kmsP256, true, view, "roles/cloudkms.publicKeyViewer", false, verifying},
-		{"read the ML-DSA public key", kmsMLDSA44, false, view, "roles/cloudkms.publicKeyViewer", false, verifying},
+		{"sign", systest.P256, false, sign, "roles/cloudkms.signer", false, signing},
+		{"sign with the newest", systest.P256, true, sign, "roles/cloudkms.signer", false, signing},
+		{"sign with a MAC key", systest.HMAC256, false, sign, "roles/cloudkms.signer", false, signing},
+		{"list to sign", systest.P256, true, list, "roles/cloudkms.viewer", true, signing},
+		{"list to verify", systest.P256, true, list, "roles/cloudkms.viewer", true, verifying},
+		{"read the public key", systest.P256, false, view, "roles/cloudkms.publicKeyViewer", false, verifying},
+		{"read the public keys", systest.P256, true, view, "roles/cloudkms.publicKeyViewer", false, verifying},
+		{"read the ML-DSA public key", systest.MLDSA44, false, view, "roles/cloudkms.publicKeyViewer", false, verifying},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, tt.algorithm)
+			version := systest.Create(t, server, tt.algorithm)
 			server.Deny(tt.permission)
 			config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
 			if tt.rotating {
-				config.KeyPath = cryptoKeyOf(version)
+				config.KeyPath = systest.CryptoKeyOf(version)
 			}
 			resource := version
 			if tt.resourceIsKey {
-				resource = cryptoKeyOf(version)
+				resource = systest.CryptoKeyOf(version)
 			}
-			kmsPermissionError(t, tt.call(t.Context(), config, kmsRowOf(tt.algorithm)), resource, tt.permission, tt.role)
+			kmsPermissionError(t, tt.call(t.Context(), config, systest.RowOf(tt.algorithm)), resource, tt.permission, tt.role)
 		})
 	}
 }
@@ -432,21 +418,21 @@ func TestKMSMissingPermission(t *testing.T) {
 // same thing again and again.
 func TestKMSSignerMayNotReadPublicKeys(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []kmsAlgorithm{kmsP256, kmsMLDSA44} {
+	for _, algorithm := range []systest.Algorithm{systest.P256, systest.MLDSA44} {
 		for _, rotating := range []bool{false, true} {
-			row := kmsRowOf(algorithm)
-			t.Run(fmt.Sprintf("%s/rotating=%t", row.alg, rotating), func(t *testing.T) {
+			row := systest.RowOf(algorithm)
+			t.Run(fmt.Sprintf("%s/rotating=%t", row.Alg, rotating), func(t *testing.T) {
 				t.Parallel()
 				server, client := start.KMS(t)
-				version := kmsCreate(t, server, algorithm)
+				version := systest.Create(t, server, algorithm)
 				server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 				path, reads := version, 1
 				if rotating {
-					path, reads = cryptoKeyOf(version), 0 // the list says what the public key would
+					path, reads = systest.CryptoKeyOf(version), 0 // the list says what the public key would
 				}
 				for range 50 {
-					signingString, sig := kmsSplit(t, sign(t, kmsContext(t.Context(), client, path), row.method, nil))
-					if err := kmsVerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
+					signingString, sig := systest.Split(t, systest.Sign(t, systest.KMSContext(t.Context(), client, path), row.Method, nil))
+					if err := systest.VerifyBare(t.Context(), row, server, client, version, signingString, sig); err != nil {
 						t.Fatalf("verifying the token: %v", err)
 					}
 				}
@@ -463,11 +449,11 @@ func TestKMSPermissionGranted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server, client := start.KMS(t, testutil.InMemory())
-		version := kmsCreate(t, server, kmsPSS2048)
+		version := systest.Create(t, server, systest.PSS2048)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
-		ctx := kmsContext(t.Context(), client, version)
+		ctx := systest.KMSContext(t.Context(), client, version)
 		// Without the permission a PSS key cannot be told from a PKCS #1 key.
-		sign(t, ctx, gcpjwt.SigningMethodKMSRS256, nil)
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSRS256, nil)
 		server.Allow("cloudkms.cryptoKeyVersions.viewPublicKey")
 		time.Sleep(5 * time.Minute)
 		server.ResetCalls()
@@ -487,14 +473,14 @@ func TestKMSPublicKeyUnreadable(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
-			version := kmsCreate(t, server, kmsP256)
+			version := systest.Create(t, server, systest.P256)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				if method == "GetPublicKey" {
 					return nil, status.Error(code, "no")
 				}
 				return next(ctx, req)
 			})
-			text, err := gcpjwt.SignedString(kmsContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
+			text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
 			if text != "" || status.Code(err) != code {
 				t.Errorf("SignedString = %q, %v, want code %v", text, err, code)
 			}
@@ -508,39 +494,39 @@ func TestKMSPublicKeyUnreadable(t *testing.T) {
 // Versions that don't exist or don't sign: Google's code is there, and no token.
 func TestKMSUnusableVersion(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []kmsAlgorithm{kmsP256, kmsHMAC256} {
-		row := kmsRowOf(algorithm)
+	for _, algorithm := range []systest.Algorithm{systest.P256, systest.HMAC256} {
+		row := systest.RowOf(algorithm)
 		tests := []struct {
 			name  string
 			state kmspb.CryptoKeyVersion_CryptoKeyVersionState
 			code  codes.Code
 		}{
 			{"unknown", 0, codes.NotFound},
-			{"disabled", kmsDisabled, codes.FailedPrecondition},
+			{"disabled", systest.Disabled, codes.FailedPrecondition},
 			{"pending generation", kmspb.CryptoKeyVersion_PENDING_GENERATION, codes.FailedPrecondition},
 			{"generation failed", kmspb.CryptoKeyVersion_GENERATION_FAILED, codes.FailedPrecondition},
 			{"destroy scheduled", kmspb.CryptoKeyVersion_DESTROY_SCHEDULED, codes.FailedPrecondition},
-			{"destroyed", kmsDestroyed, codes.FailedPrecondition},
+			{"destroyed", systest.Destroyed, codes.FailedPrecondition},
 		}
 		for _, tt := range tests {
 			for _, used := range []bool{false, true} {
 				if used && tt.state == 0 {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%s/used before=%t", row.alg, tt.name, used), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/used before=%t", row.Alg, tt.name, used), func(t *testing.T) {
 					t.Parallel()
 					server, client := start.KMS(t)
-					version := kmsCreate(t, server, algorithm)
+					version := systest.Create(t, server, algorithm)
 					if used {
-						sign(t, kmsContext(t.Context(), client, version), row.method, nil)
+						systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
 					}
 					if tt.state == 0 {
-						version = cryptoKeyOf(version) + "/cryptoKeyVersions/2"
+						version = systest.CryptoKeyOf(version) + "/cryptoKeyVersions/2"
 					} else {
 						server.SetState(version, tt.state)
 					}
-					ctx := kmsContext(t.Context(), client, version)
-					token := jwt.New(row.method)
+					ctx := systest.KMSContext(t.Context(), client, version)
+					token := jwt.New(row.Method)
 					text, err := gcpjwt.SignedString(ctx, token)
 					if text != "" || status.Code(err) != tt.code {
 						t.Errorf("SignedString = %q, %v, want %v", text, err, tt.code)
@@ -581,108 +567,22 @@ func TestKMSUnknownCryptoKey(t *testing.T) {
 	}
 }
 
-// What isn't a context with a configuration is no key, for any of the methods.
-func TestKMSWrongKey(t *testing.T) {
-	t.Parallel()
-	var (
-		noContext context.Context
-		noConfig  *gcpjwt.KMSConfig
-	)
-	iamOnly := gcpjwt.NewIAMContext(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account})
-	tests := []struct {
-		name string
-		key  any
-		want error
-	}{
-		{"nil", nil, jwt.ErrInvalidKeyType},
-		{"nil context", noContext, jwt.ErrInvalidKeyType},
-		{"configuration", &gcpjwt.KMSConfig{}, jwt.ErrInvalidKeyType},
-		{"nil configuration", noConfig, jwt.ErrInvalidKeyType},
-		{"string", "projects/p/locations/l/keyRings/r/cryptoKeys/k", jwt.ErrInvalidKeyType},
-		{"bytes", []byte("secret"), jwt.ErrInvalidKeyType},
-		{"context without configuration", t.Context(), gcpjwt.ErrMissingConfig},
-		{"context with a nil configuration", gcpjwt.NewKMSContext(t.Context(), nil), gcpjwt.ErrMissingConfig},
-		{"context with a typed nil configuration", gcpjwt.NewKMSContext(t.Context(), noConfig), gcpjwt.ErrMissingConfig},
-		{"context of another method", iamOnly, gcpjwt.ErrMissingConfig},
-		{"context with an empty configuration", gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{}), gcpjwt.ErrInvalidConfig},
-	}
-	var methods []*gcpjwt.SigningMethodKMS
-	for _, row := range kmsRows {
-		if !slices.Contains(methods, row.method) {
-			methods = append(methods, row.method)
-		}
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			for _, method := range methods {
-				if sig, err := method.Sign("header.payload", tt.key); sig != nil || !errors.Is(err, tt.want) {
-					t.Errorf("%s: Sign = %q, %v, want %v", method.Alg(), sig, err, tt.want)
-				}
-				if text, err := jwt.New(method).SignedString(tt.key); text != "" || !errors.Is(err, tt.want) {
-					t.Errorf("%s: token.SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
-				}
-				if ctx, ok := tt.key.(context.Context); ok {
-					if text, err := gcpjwt.SignedString(ctx, jwt.New(method)); text != "" || !errors.Is(err, tt.want) {
-						t.Errorf("%s: SignedString = %q, %v, want %v", method.Alg(), text, err, tt.want)
-					}
-				}
-			}
-		})
-	}
-
-	if keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), nil); keyfunc != nil || !errors.Is(err, gcpjwt.ErrMissingConfig) {
-		t.Errorf("KMSVerifyKeyfunc of nil: %v, want ErrMissingConfig", err)
-	}
-	if config, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(t.Context(), nil)); ok || config != nil {
-		t.Errorf("KMSFromContext of a nil configuration = %v, %t, want none", config, ok)
-	}
-	config := &gcpjwt.KMSConfig{KeyPath: "k"}
-	if got, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(iamOnly, config)); !ok || got != config {
-		t.Errorf("KMSFromContext = %v, %t, want the configuration", got, ok)
-	}
-}
-
-// What Verify refuses as a key is jwt's to say: never a panic, never a success.
-func TestKMSVerifyWrongKey(t *testing.T) {
-	t.Parallel()
-	for _, row := range kmsRows {
-		for _, key := range []any{nil, "secret", []byte("secret"), (*kms.KeyManagementClient)(nil), big.NewInt(1)} {
-			err := row.method.Verify("header.payload", make([]byte, row.size), key)
-			if !errors.Is(err, jwt.ErrInvalidKeyType) {
-				t.Errorf("%s: Verify with a %T: %v, want ErrInvalidKeyType", row.alg, key, err)
-			}
-		}
-	}
-}
-
-// kmsHang makes an RPC hang until its caller gives up.
-func kmsHang(server *testutil.KMS, rpc string) {
-	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
-		if method == rpc {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return next(ctx, req)
-	})
-}
-
 // The end of the caller's context ends the call, whatever RPC it is in, and it
 // can be told from a failure.
 func TestKMSContextEnds(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		rpc       string // that hangs
-		algorithm kmsAlgorithm
+		algorithm systest.Algorithm
 		rotating  bool
 	}{
-		{"AsymmetricSign", kmsP256, false},
-		{"AsymmetricSign", kmsP256, true},
-		{"AsymmetricSign", kmsMLDSA44, false},
-		{"GetPublicKey", kmsP256, false},
-		{"ListCryptoKeyVersions", kmsP256, true},
-		{"MacSign", kmsHMAC256, false},
-		{"MacSign", kmsHMAC256, true},
+		{"AsymmetricSign", systest.P256, false},
+		{"AsymmetricSign", systest.P256, true},
+		{"AsymmetricSign", systest.MLDSA44, false},
+		{"GetPublicKey", systest.P256, false},
+		{"ListCryptoKeyVersions", systest.P256, true},
+		{"MacSign", systest.HMAC256, false},
+		{"MacSign", systest.HMAC256, true},
 	}
 	for _, tt := range tests {
 		for _, how := range []string{"ended", "cancelled", "timed out"} {
@@ -690,11 +590,11 @@ func TestKMSContextEnds(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					server, client := start.KMS(t, testutil.InMemory())
-					path := kmsCreate(t, server, tt.algorithm)
+					path := systest.Create(t, server, tt.algorithm)
 					if tt.rotating {
-						path = cryptoKeyOf(path)
+						path = systest.CryptoKeyOf(path)
 					}
-					kmsHang(server, tt.rpc)
+					systest.Hang(server, tt.rpc)
 
 					const patience = 3 * time.Second
 					ctx, cancel := context.WithCancel(t.Context())
@@ -712,7 +612,7 @@ func TestKMSContextEnds(t *testing.T) {
 						defer cancel()
 					}
 					start := time.Now()
-					text, err := gcpjwt.SignedString(kmsContext(ctx, client, path), jwt.New(kmsRowOf(tt.algorithm).method))
+					text, err := gcpjwt.SignedString(systest.KMSContext(ctx, client, path), jwt.New(systest.RowOf(tt.algorithm).Method))
 					if text != "" || !errors.Is(err, want) {
 						t.Errorf("SignedString = %q, %v, want %v", text, err, want)
 					}
@@ -723,7 +623,7 @@ func TestKMSContextEnds(t *testing.T) {
 					// Whatever was shared with the impatient caller isn't spoilt.
 					server.Intercept(nil)
 					time.Sleep(time.Minute)
-					sign(t, kmsContext(t.Context(), client, path), kmsRowOf(tt.algorithm).method, nil)
+					systest.Sign(t, systest.KMSContext(t.Context(), client, path), systest.RowOf(tt.algorithm).Method, nil)
 				})
 			})
 		}
@@ -738,11 +638,11 @@ func TestKMSVerifyKeyfuncContextEnds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				server, client := start.KMS(t, testutil.InMemory())
-				path := kmsCreate(t, server, kmsP256)
+				path := systest.Create(t, server, systest.P256)
 				if rpc == "ListCryptoKeyVersions" {
-					path = cryptoKeyOf(path)
+					path = systest.CryptoKeyOf(path)
 				}
-				kmsHang(server, rpc)
+				systest.Hang(server, rpc)
 				make := func(ctx context.Context) (time.Duration, error) {
 					start := time.Now()
 					_, err := gcpjwt.KMSVerifyKeyfunc(ctx, &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client})
@@ -764,50 +664,23 @@ func TestKMSVerifyKeyfuncContextEnds(t *testing.T) {
 	}
 }
 
-// What Cloud KMS hashes by itself it takes 64 KiB of. More is refused before
-// the call, in words that help.
-func TestKMSDataLimit(t *testing.T) {
-	t.Parallel()
-	const limit = 64 << 10
-	for _, row := range kmsRows {
-		if row.algorithm != kmsP256 && row.digest != 0 {
-			continue // one that takes a digest will do
-		}
-		t.Run(row.alg, func(t *testing.T) {
-			t.Parallel()
-			server, client := start.KMS(t)
-			version := kmsCreate(t, server, row.algorithm)
-			ctx := kmsContext(t.Context(), client, version)
-
-			atLimit := strings.Repeat("a", limit)
-			sig, err := row.method.Sign(atLimit, ctx)
-			if err != nil {
-				t.Fatalf("Sign of %d bytes: %v", limit, err)
+// A signer that may not read public keys goes on if it cannot even ask.
+func TestKMSSignerWithoutPublicKeysInOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := start.KMS(t, testutil.InMemory())
+		version := systest.Create(t, server, systest.P256)
+		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
+		ctx := systest.KMSContext(t.Context(), client, version)
+		systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if _, ok := req.(*kmspb.GetPublicKeyRequest); ok {
+				return nil, status.Error(codes.ResourceExhausted, "read quota")
 			}
-			if err := kmsVerifyBare(t.Context(), row, server, client, version, atLimit, sig); err != nil {
-				t.Errorf("verifying %d bytes: %v", limit, err)
-			}
-
-			server.ResetCalls()
-			sig, err = row.method.Sign(atLimit+"a", ctx)
-			text, textErr := gcpjwt.SignedString(ctx, jwt.NewWithClaims(row.method, jwt.MapClaims{"sub": atLimit}))
-			if row.digest != 0 {
-				if err != nil || textErr != nil {
-					t.Errorf("a digest has no limit, but: %v, %v", err, textErr)
-				}
-				return
-			}
-			if sig != nil || text != "" || err == nil || textErr == nil {
-				t.Fatalf("beyond the limit: Sign returned %d bytes, %v; SignedString %d bytes, %v", len(sig), err, len(text), textErr)
-			}
-			for _, want := range []string{"65536", "65537", "claims"} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the error is %q, want it to say %s", err, want)
-				}
-			}
-			if got := server.Calls(""); got != 0 {
-				t.Errorf("%d calls, want 0", got)
-			}
+			return next(ctx, req)
 		})
-	}
+		time.Sleep(2 * time.Minute)
+		if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); err != nil {
+			t.Errorf("a signer that may not read public keys, which has signed before: %v", err)
+		}
+	})
 }

@@ -1,70 +1,55 @@
-package gcpjwt_test
+// Package api reads what the library exports.
+package api
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite api/v3.txt")
-
-const apiFile = "api/v3.txt"
-
-// TestAPI compares the exported declarations of the public packages with those
-// on record, so that no change of the API goes unnoticed.
-func TestAPI(t *testing.T) {
-	var got []string
-	for _, dir := range []string{".", "middleware", "oauth2"} {
-		p, err := readPackage(dir)
-		if err != nil {
-			t.Fatal(err)
+// Packages returns the folders of the public packages below top, the module's
+// folder: all but internal ones, programs and other modules.
+func Packages(top string) (dirs []string, err error) {
+	err = filepath.WalkDir(top, func(dir string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.IsDir():
+			return err
+		case dir == top:
+		case strings.HasPrefix(entry.Name(), "."), slices.Contains([]string{"internal", "examples", "testdata"}, entry.Name()):
+			return fs.SkipDir
 		}
-		lines, err := p.exported()
-		if err != nil {
-			t.Fatal(err)
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil && dir != top {
+			return fs.SkipDir
 		}
-		got = append(got, lines...)
-	}
-	if *update {
-		if err := os.WriteFile(apiFile, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
+		sources, err := readSources(dir)
+		if err == nil && sources.name != "" && sources.name != "main" {
+			dirs = append(dirs, dir)
 		}
-	}
-	data, err := os.ReadFile(apiFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
-	failed := false
-	for _, line := range want {
-		if !slices.Contains(got, line) {
-			failed = true
-			t.Errorf("gone:  %s", line)
-		}
-	}
-	for _, line := range got {
-		if !slices.Contains(want, line) {
-			failed = true
-			t.Errorf("new:   %s", line)
-		}
-	}
-	if failed {
-		t.Errorf("the exported API differs from %s; what is gone breaks users of v3; "+
-			"record an intended change with\n\tgo test -run TestAPI -update .\nand in CHANGELOG.md", apiFile)
-	}
+		return err
+	})
+	return dirs, err
 }
 
-// apiPackage holds the declarations of a package's source files.
-type apiPackage struct {
+// Exported returns a sorted line for each exported declaration of the package in
+// dir.
+func Exported(dir string) ([]string, error) {
+	p, err := readSources(dir)
+	if err != nil {
+		return nil, err
+	}
+	return p.exported()
+}
+
+// sources holds the declarations of a package's source files.
+type sources struct {
 	name    string
 	fset    *token.FileSet
 	files   []*ast.File
@@ -73,9 +58,10 @@ type apiPackage struct {
 	methods map[string][]*ast.FuncDecl // by the receiver's type
 }
 
-// readPackage parses the package in dir without its tests.
-func readPackage(dir string) (*apiPackage, error) {
-	p := &apiPackage{
+// readSources parses the package in dir without its tests. Its name is empty if
+// there is none.
+func readSources(dir string) (*sources, error) {
+	p := &sources{
 		fset:    token.NewFileSet(),
 		types:   make(map[string]*ast.TypeSpec),
 		funcs:   make(map[string]*ast.FuncDecl),
@@ -113,14 +99,11 @@ func readPackage(dir string) (*apiPackage, error) {
 			}
 		}
 	}
-	if p.name == "" {
-		return nil, fmt.Errorf("no Go files in %s", dir)
-	}
 	return p, nil
 }
 
 // exported returns a sorted line for each exported declaration.
-func (p *apiPackage) exported() (lines []string, err error) {
+func (p *sources) exported() (lines []string, err error) {
 	add := func(format string, args ...any) {
 		lines = append(lines, "pkg "+p.name+", "+fmt.Sprintf(format, args...))
 	}
@@ -177,7 +160,7 @@ func (p *apiPackage) exported() (lines []string, err error) {
 
 // methodsOf adds the exported methods of a type and those that the unexported
 // types embedded in it promote.
-func (p *apiPackage) methodsOf(exported, name string, seen map[string]bool, add func(format string, args ...any)) {
+func (p *sources) methodsOf(exported, name string, seen map[string]bool, add func(format string, args ...any)) {
 	for _, f := range p.methods[name] {
 		if f.Name.IsExported() && !seen[f.Name.Name] {
 			seen[f.Name.Name] = true
@@ -216,7 +199,7 @@ func embedded(field *ast.Field) string {
 
 // consts adds the constants of a declaration, with the value expression that
 // a line without one repeats.
-func (p *apiPackage) consts(d *ast.GenDecl, add func(format string, args ...any)) {
+func (p *sources) consts(d *ast.GenDecl, add func(format string, args ...any)) {
 	var last *ast.ValueSpec
 	for n, spec := range d.Specs {
 		s := spec.(*ast.ValueSpec)
@@ -237,7 +220,7 @@ func (p *apiPackage) consts(d *ast.GenDecl, add func(format string, args ...any)
 }
 
 // vars adds the variables of a declaration with their types.
-func (p *apiPackage) vars(d *ast.GenDecl, add func(format string, args ...any)) error {
+func (p *sources) vars(d *ast.GenDecl, add func(format string, args ...any)) error {
 	for _, spec := range d.Specs {
 		s := spec.(*ast.ValueSpec)
 		for i, name := range s.Names {
@@ -260,7 +243,7 @@ func (p *apiPackage) vars(d *ast.GenDecl, add func(format string, args ...any)) 
 }
 
 // typeOf returns the type of a variable's initial value, if it is a simple one.
-func (p *apiPackage) typeOf(value ast.Expr) string {
+func (p *sources) typeOf(value ast.Expr) string {
 	switch v := value.(type) {
 	case *ast.UnaryExpr:
 		if literal, ok := v.X.(*ast.CompositeLit); ok && v.Op == token.AND {
@@ -268,9 +251,13 @@ func (p *apiPackage) typeOf(value ast.Expr) string {
 		}
 	case *ast.CompositeLit:
 		return p.text(v.Type)
+	case *ast.SelectorExpr:
+		if strings.HasPrefix(v.Sel.Name, "Err") {
+			return "error" // of another package, exported here too
+		}
 	case *ast.CallExpr:
 		switch name := p.text(v.Fun); name {
-		case "errors.New", "fmt.Errorf":
+		case "errors.New", "fmt.Errorf", "errs.New", "errs.Errorf":
 			return "error"
 		default:
 			if f := p.funcs[name]; f != nil && f.Type.Results.NumFields() == 1 {
@@ -281,7 +268,7 @@ func (p *apiPackage) typeOf(value ast.Expr) string {
 	return ""
 }
 
-func (p *apiPackage) signature(f *ast.FuncDecl) string {
+func (p *sources) signature(f *ast.FuncDecl) string {
 	return strings.TrimPrefix(p.text(f.Type), "func")
 }
 
@@ -307,7 +294,7 @@ func dropNames(node ast.Node) bool {
 }
 
 // text prints a node on one line.
-func (p *apiPackage) text(node ast.Node) string {
+func (p *sources) text(node ast.Node) string {
 	ast.Inspect(node, dropNames)
 	var out bytes.Buffer
 	config := printer.Config{Mode: printer.RawFormat}

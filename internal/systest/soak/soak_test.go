@@ -1,4 +1,4 @@
-package gcpjwt_test
+package soak_test
 
 import (
 	"bytes"
@@ -21,15 +21,22 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 var (
 	soakFor  = flag.Duration("soak", 3*time.Second, "how long TestSoak runs; 0 skips it")
@@ -128,7 +135,7 @@ func TestSoak(t *testing.T) {
 		if err := s.sign(t, signer); err != nil {
 			t.Fatalf("%s: %v", signer.name, err)
 		}
-		if err := faultVerify(signer.tokens[0].text, signer.keyfunc); err != nil {
+		if err := systest.Verify(signer.tokens[0].text, signer.keyfunc); err != nil {
 			t.Fatalf("%s: %v", signer.name, err)
 		}
 	}
@@ -203,13 +210,12 @@ func newSoak(t *testing.T) *soak {
 func (s *soak) sign(t *testing.T, signer *soakSigner) error {
 	ctx, cancel := context.WithTimeout(signer.ctx, 5*time.Second)
 	defer cancel()
-	token := jwt.NewWithClaims(signer.method, jwt.MapClaims{"sub": "soak", "exp": time.Now().Add(time.Hour).Unix()})
-	text, err := gcpjwt.SignedString(ctx, token)
+	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(signer.method, jwt.MapClaims{"sub": "soak", "exp": time.Now().Add(time.Hour).Unix()}))
 	if err != nil {
 		return err
 	}
 	s.count.signed.Add(1)
-	kid, _ := token.Header["kid"].(string)
+	kid, _ := systest.Header(t, text)["kid"].(string)
 	if kid == "" { // signBlob and App Engine, while two keys sign
 		return nil
 	}
@@ -248,7 +254,7 @@ func (s *soak) verifyAll(ctx context.Context, t *testing.T, signer *soakSigner, 
 		signer.mu.Unlock()
 		if rng.IntN(4) == 0 {
 			name, forged := soakForge(rng, token.text)
-			if err := faultVerify(forged, signer.keyfunc); err == nil {
+			if err := systest.Verify(forged, signer.keyfunc); err == nil {
 				t.Errorf("%s: accepted %s: %s", signer.name, name, forged)
 			}
 			s.count.forged.Add(1)
@@ -256,7 +262,7 @@ func (s *soak) verifyAll(ctx context.Context, t *testing.T, signer *soakSigner, 
 		}
 		before := time.Now()
 		withdrawn := token.key.withdrawn.Load()
-		err := faultVerify(token.text, signer.keyfunc)
+		err := systest.Verify(token.text, signer.keyfunc)
 		switch {
 		case err == nil && withdrawn != 0:
 			// It may be accepted for the lifetime of the list, and in an outage.
@@ -405,11 +411,11 @@ func (s *soak) rotateAll(ctx context.Context, t *testing.T, rng *rand.Rand) {
 // settle waits, now that there are no more faults, for every token to be
 // accepted or refused as it must be. What takes longest is the back-off.
 func (s *soak) settle(t *testing.T) {
-	deadline := time.Now().Add(faultBackoff + soakGrace)
+	deadline := time.Now().Add(systest.Backoff + soakGrace)
 	for _, signer := range s.signers {
 		for _, token := range signer.tokens {
 			for {
-				err := faultVerify(token.text, signer.keyfunc)
+				err := systest.Verify(token.text, signer.keyfunc)
 				withdrawn := token.key.withdrawn.Load() != 0
 				if err == nil != withdrawn {
 					break
@@ -446,28 +452,6 @@ func (s *soak) usage(enough uint64) (goroutines, heap uint64) {
 	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
 }
 
-// soakMethods are all KMS methods, with one KMS algorithm each. many says that
-// making keys is cheap enough to rotate often.
-var soakMethods = []struct {
-	method    *gcpjwt.SigningMethodKMS
-	algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
-	many      bool
-}{
-	{gcpjwt.SigningMethodKMSRS256, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, false},
-	{gcpjwt.SigningMethodKMSRS512, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, false},
-	{gcpjwt.SigningMethodKMSPS256, kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, false},
-	{gcpjwt.SigningMethodKMSPS512, kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, false},
-	{gcpjwt.SigningMethodKMSES256, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, true},
-	{gcpjwt.SigningMethodKMSES384, kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, true},
-	{gcpjwt.SigningMethodKMSEdDSA, kmspb.CryptoKeyVersion_EC_SIGN_ED25519, true},
-	{gcpjwt.SigningMethodKMSHS256, kmspb.CryptoKeyVersion_HMAC_SHA256, true},
-	{gcpjwt.SigningMethodKMSHS384, kmspb.CryptoKeyVersion_HMAC_SHA384, true},
-	{gcpjwt.SigningMethodKMSHS512, kmspb.CryptoKeyVersion_HMAC_SHA512, true},
-	{gcpjwt.SigningMethodKMSMLDSA44, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, true},
-	{gcpjwt.SigningMethodKMSMLDSA65, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, true},
-	{gcpjwt.SigningMethodKMSMLDSA87, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, true},
-}
-
 // addKMS adds a Cloud KMS server, and two signers of each method: one by a
 // version's path, one by a CryptoKey's.
 func (s *soak) addKMS(t *testing.T) {
@@ -501,7 +485,7 @@ func (s *soak) addKMS(t *testing.T) {
 				}
 				return
 			}
-			faultSet(m, "name", faultGet(&kmspb.PublicKey{Name: "projects/other"}, "name"))
+			m.ProtoReflect().Set(m.ProtoReflect().Descriptor().Fields().ByName("name"), protoreflect.ValueOfString("projects/other"))
 		}),
 		alter("flipped bits", func(m proto.Message) {
 			switch m := m.(type) {
@@ -530,8 +514,8 @@ func (s *soak) addKMS(t *testing.T) {
 	})
 	s.servers = append(s.servers, server)
 
-	for _, row := range soakMethods {
-		first, err := kmsServer.CreateKey(row.method.Alg(), row.algorithm)
+	for _, row := range systest.Methods() {
+		first, err := kmsServer.CreateKey(row.Method.Alg(), row.Algorithm)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -546,7 +530,7 @@ func (s *soak) addKMS(t *testing.T) {
 		var last time.Time
 		s.rotate = append(s.rotate, func() (bool, error) {
 			switch {
-			case strings.Contains(row.algorithm.String(), "4096"), !row.many && len(keys) > 3:
+			case strings.Contains(row.Algorithm.String(), "4096"), strings.HasPrefix(row.Algorithm.String(), "RSA") && len(keys) > 3:
 				return false, nil // making them takes too long
 			case time.Since(last) < max(2*soakRefresh, *soakFor/20):
 				return false, nil // the server keeps all versions, and keys are large
@@ -555,7 +539,7 @@ func (s *soak) addKMS(t *testing.T) {
 			// Nobody may see the version before its key is noted.
 			mu.Lock()
 			defer mu.Unlock()
-			version, err := kmsServer.CreateVersion(cryptoKeyOf(first))
+			version, err := kmsServer.CreateVersion(systest.CryptoKeyOf(first))
 			if err != nil {
 				return false, err
 			}
@@ -567,14 +551,14 @@ func (s *soak) addKMS(t *testing.T) {
 			}
 			return true, nil
 		})
-		for _, path := range []string{first, cryptoKeyOf(first)} {
+		for _, path := range []string{first, systest.CryptoKeyOf(first)} {
 			config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, KeyRefresh: soakRefresh}
 			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(context.Background(), config)
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.signers = append(s.signers, &soakSigner{
-				name: row.method.Alg() + " with " + path, server: server, method: row.method,
+				name: row.Method.Alg() + " with " + path, server: server, method: row.Method,
 				ctx: gcpjwt.NewKMSContext(context.Background(), config), keyfunc: keyfunc, keyOf: keyOf,
 			})
 		}
@@ -648,11 +632,11 @@ func (s *soak) addIAM(t *testing.T) {
 		return iam.Restart()
 	}}
 	fail := func(code int) soakFault {
-		return soakFault{name: fmt.Sprint(code), http: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { faultStatus(w, code) }}
+		return soakFault{name: fmt.Sprint(code), http: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { systest.Status(w, code) }}
 	}
 	body := func(name string, change func(good []byte) []byte) soakFault {
 		return soakFault{name: name, http: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-			_, _ = w.Write(change(faultBody(next, r)))
+			_, _ = w.Write(change(systest.Body(next, r)))
 		}}
 	}
 	server.faults = []soakFault{
@@ -694,15 +678,11 @@ func (s *soak) addIAM(t *testing.T) {
 
 // addAppEngine adds an App Engine API server and its signer.
 func (s *soak) addAppEngine(t *testing.T) {
-	gcpjwt.ResetAppEngine()
 	app, err := testutil.NewAppEngine(testutil.InMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		app.Close()
-		gcpjwt.ResetAppEngine()
-	})
+	t.Cleanup(app.Close)
 	app.SetMaxCacheTime(soakRefresh)
 	server := &soakServer{name: "App Engine", restart: func() error {
 		app.Stop()
@@ -748,6 +728,6 @@ func (s *soak) addAppEngine(t *testing.T) {
 	ctx := app.Context(context.Background())
 	s.signers = append(s.signers, &soakSigner{
 		name: "AppEngine", server: server, method: gcpjwt.SigningMethodAppEngine, ctx: ctx,
-		keyfunc: gcpjwt.AppEngineVerifyKeyfunc(ctx, true, 0), keyOf: keys.keyOf,
+		keyfunc: gcpjwt.AppEngineVerifyKeyfunc(ctx, true, systest.OwnCache()), keyOf: keys.keyOf,
 	})
 }

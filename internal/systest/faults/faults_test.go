@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"context"
@@ -12,18 +12,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
 
-// Time limits where a caller sets none, and the longest back-off after failures.
-const (
-	faultFetchLimit = 10 * time.Second // of keys, certificates and lists
-	faultCallLimit  = time.Minute      // of every other call
-	faultBackoff    = time.Minute
-)
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const account = start.Account
 
 // faultManyCalls bounds the attempts at a call that is retried until its
 // deadline. The pauses between them are random, so this has room.
@@ -56,6 +58,15 @@ func (r *faultRig) keepSecret(values ...[]byte) {
 	}
 }
 
+// keepSignature adds a token's signature to them.
+func (r *faultRig) keepSignature(text string) {
+	sig, err := base64.RawURLEncoding.DecodeString(text[strings.LastIndexByte(text, '.')+1:])
+	if err != nil {
+		panic(err)
+	}
+	r.keepSecret(sig)
+}
+
 // A faultWant is what a cell of the matrix promises.
 type faultWant struct {
 	ok    bool       // the operation works in spite of the fault
@@ -85,7 +96,7 @@ func (w faultWant) check(t *testing.T, err error) {
 		t.Error("got no error")
 		return
 	}
-	if errors.Is(err, errFaultPanic) || errors.Is(err, errFaultToken) {
+	if errors.Is(err, errFaultPanic) || errors.Is(err, systest.ErrToken) {
 		t.Errorf("got %v", err)
 		return
 	}
@@ -114,7 +125,7 @@ type faultCell struct {
 	// keeps says that a good answer is kept, so that a further operation costs
 	// no call.
 	keeps  bool
-	serial bool // the process has one cache for all servers of the kind
+	serial bool // the process remembers which key its app last signed with
 }
 
 func (c faultCell) run(t *testing.T) {
@@ -143,7 +154,7 @@ func (c faultCell) run(t *testing.T) {
 	rig.lift()
 	pause := c.want.pause
 	if pause == 0 {
-		pause = faultBackoff
+		pause = systest.Backoff
 	}
 	time.Sleep(pause)
 	before = rig.calls()
@@ -185,7 +196,7 @@ func (r *faultRig) checkSecrets(t *testing.T, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := err.Error()
-	for _, secret := range append(r.secrets, faultClaim, faultCredential, "eyJ") {
+	for _, secret := range append(r.secrets, systest.Claim, faultCredential, "eyJ") {
 		if strings.Contains(text, secret) {
 			t.Errorf("the error holds a secret, %.40q: %.300q", secret, text)
 		}
@@ -193,25 +204,13 @@ func (r *faultRig) checkSecrets(t *testing.T, err error) {
 	if strings.ContainsAny(text, "\r\n") {
 		t.Errorf("the error has several lines: %.300q", text)
 	}
-	if len(text) > faultMaxText {
-		t.Errorf("the error is %d bytes long, want at most %d: %.100q", len(text), faultMaxText, text)
+	if len(text) > systest.MaxText {
+		t.Errorf("the error is %d bytes long, want at most %d: %.100q", len(text), systest.MaxText, text)
 	}
 }
 
-const (
-	// faultClaim is the value of a claim in every token of the matrix, and
-	// faultCredential what requests over HTTP carry as Authorization.
-	faultClaim      = "claim-that-stays-private"
-	faultCredential = "credential-that-stays-private"
-
-	// faultMaxText is how long an error may be.
-	faultMaxText = 2048
-)
-
-// faultToken is an unsigned token with the claim to look for.
-func faultToken(method jwt.SigningMethod) *jwt.Token {
-	return jwt.NewWithClaims(method, jwt.MapClaims{"sub": faultClaim, "exp": time.Now().Add(10 * time.Hour).Unix()})
-}
+// faultCredential is what requests over HTTP carry as Authorization.
+const faultCredential = "credential-that-stays-private"
 
 // faultCells is how many cells the matrix has at least. A lower number means
 // that some have been lost.
@@ -264,15 +263,4 @@ var faultCallers = []struct {
 	}, context.DeadlineExceeded, time.Second},
 }
 
-// faultVerify parses a token that must be good.
-func faultVerify(text string, keyfunc jwt.Keyfunc) error {
-	_, err := jwt.Parse(text, keyfunc)
-	return err
-}
-
-var (
-	// errFaultToken reports a token that SignedString should not have returned.
-	errFaultToken = errors.New("the signed token does not verify")
-
-	errFaultPanic = errors.New("panic")
-)
+var errFaultPanic = errors.New("panic")

@@ -1,4 +1,4 @@
-package gcpjwt_test
+package faults_test
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"maps"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +31,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
@@ -49,17 +49,17 @@ type faultHTTPCall struct {
 
 var (
 	faultIAMCalls = []faultHTTPCall{
-		{name: "signBlob", what: "signBlob", method: gcpjwt.SigningMethodIAMBlob, deadline: faultCallLimit},
-		{name: "signJwt", what: "signJwt", method: gcpjwt.SigningMethodIAMJWT, deadline: faultCallLimit},
-		{name: "certificates", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, deadline: faultFetchLimit},
-		{name: "certificates to cache", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, cached: true, deadline: faultFetchLimit},
-		{name: "certificates renewal", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, cached: true, warm: true, deadline: faultFetchLimit},
+		{name: "signBlob", what: "signBlob", method: gcpjwt.SigningMethodIAMBlob, deadline: systest.CallLimit},
+		{name: "signJwt", what: "signJwt", method: gcpjwt.SigningMethodIAMJWT, deadline: systest.CallLimit},
+		{name: "certificates", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, deadline: systest.FetchLimit},
+		{name: "certificates to cache", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, cached: true, deadline: systest.FetchLimit},
+		{name: "certificates renewal", what: "certificates", method: gcpjwt.SigningMethodIAMBlob, keys: true, cached: true, warm: true, deadline: systest.FetchLimit},
 	}
 	faultAppEngineCalls = []faultHTTPCall{
-		{name: "SignForApp", what: "SignForApp", method: gcpjwt.SigningMethodAppEngine, deadline: faultCallLimit},
-		{name: "GetPublicCertificatesForApp", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, deadline: faultFetchLimit},
-		{name: "GetPublicCertificatesForApp to cache", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, cached: true, deadline: faultFetchLimit},
-		{name: "GetPublicCertificatesForApp renewal", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, cached: true, warm: true, deadline: faultFetchLimit},
+		{name: "SignForApp", what: "SignForApp", method: gcpjwt.SigningMethodAppEngine, deadline: systest.CallLimit},
+		{name: "GetPublicCertificatesForApp", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, deadline: systest.FetchLimit},
+		{name: "GetPublicCertificatesForApp to cache", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, cached: true, deadline: systest.FetchLimit},
+		{name: "GetPublicCertificatesForApp renewal", what: "GetPublicCertificatesForApp", method: gcpjwt.SigningMethodAppEngine, keys: true, cached: true, warm: true, deadline: systest.FetchLimit},
 	}
 )
 
@@ -106,10 +106,9 @@ func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
 	ctx := context.Background()
 
 	signed := func(ctx context.Context) (string, error) {
-		token := faultToken(c.method)
-		text, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(ctx, config), token)
+		text, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(ctx, config), systest.Token(c.method))
 		if err == nil {
-			rig.keepSecret(token.Signature)
+			rig.keepSignature(text)
 		}
 		return text, err
 	}
@@ -119,7 +118,7 @@ func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
 			if err != nil {
 				return err
 			}
-			return faultVerify(text, faultKeyfunc(server.PublicKey(account, kid)))
+			return systest.Verify(text, faultKeyfunc(server.PublicKey(account, kid)))
 		}
 		return rig
 	}
@@ -128,7 +127,7 @@ func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
 		t.Fatal(err)
 	}
 	rig.do = func(ctx context.Context) error {
-		return faultVerify(text, gcpjwt.IAMVerifyKeyfunc(ctx, config))
+		return systest.Verify(text, gcpjwt.IAMVerifyKeyfunc(ctx, config))
 	}
 	if c.warm {
 		if err := rig.do(ctx); err != nil {
@@ -143,7 +142,7 @@ func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
 func faultKeyfunc(key any) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
 		if token.Method != jwt.SigningMethodRS256 {
-			return nil, errFaultToken
+			return nil, systest.ErrToken
 		}
 		return key, nil
 	}
@@ -240,7 +239,7 @@ func (c faultHTTPCall) addTransport(add func(string, faultWant, faultHTTPAnswer)
 		<-r.Context().Done()
 	})
 	add("slow drip", silent, func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
-		for _, b := range faultBody(good, r) {
+		for _, b := range systest.Body(good, r) {
 			if r.Context().Err() != nil {
 				return
 			}
@@ -258,7 +257,7 @@ func (c faultHTTPCall) addTransport(add func(string, faultWant, faultHTTPAnswer)
 	})
 	reset := func(part func(body []byte) []byte) faultHTTPAnswer {
 		return func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
-			body := faultBody(good, r)
+			body := systest.Body(good, r)
 			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 			_, _ = w.Write(part(body))
 			_ = http.NewResponseController(w).Flush()
@@ -278,19 +277,19 @@ func (c faultHTTPCall) addTransport(add func(string, faultWant, faultHTTPAnswer)
 	})
 	add("gzip that is none", c.wantFailed(), func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
 		w.Header().Set("Content-Encoding", "gzip")
-		_, _ = w.Write(faultBody(good, r))
+		_, _ = w.Write(systest.Body(good, r))
 	})
 	add("success after two failures", c.wantTwoFailures(), func(w http.ResponseWriter, r *http.Request, n int, good http.Handler) {
 		if n > 2 {
 			good.ServeHTTP(w, r)
 			return
 		}
-		faultStatus(w, http.StatusServiceUnavailable)
+		systest.Status(w, http.StatusServiceUnavailable)
 	})
 	body := func(fault string, want faultWant, contentType string, body func(good []byte) []byte) {
 		add(fault, want, func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
 			w.Header().Set("Content-Type", contentType)
-			_, _ = w.Write(body(faultBody(good, r)))
+			_, _ = w.Write(body(systest.Body(good, r)))
 		})
 	}
 	const jsonType = "application/json; charset=UTF-8"
@@ -324,7 +323,7 @@ func (c faultHTTPCall) addStatuses(add func(string, faultWant, faultHTTPAnswer))
 		if !c.keys && slices.Contains(retried, code) {
 			want = c.want(faultWant{is: []error{context.DeadlineExceeded}, http: code, calls: [2]int{2, faultManyCalls}})
 		}
-		add(fmt.Sprintf("status %d", code), want, func(w http.ResponseWriter, _ *http.Request, _ int, _ http.Handler) { faultStatus(w, code) })
+		add(fmt.Sprintf("status %d", code), want, func(w http.ResponseWriter, _ *http.Request, _ int, _ http.Handler) { systest.Status(w, code) })
 		if code%100 < 5 {
 			add(fmt.Sprintf("status %d with a page", code), want, func(w http.ResponseWriter, _ *http.Request, _ int, _ http.Handler) {
 				w.Header().Set("Content-Type", "text/html")
@@ -338,7 +337,7 @@ func (c faultHTTPCall) addStatuses(add func(string, faultWant, faultHTTPAnswer))
 	for _, code := range []int{202, 203, 206} {
 		if c.keys {
 			add(fmt.Sprintf("status %d", code), c.wantFailed(), func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
-				body := faultBody(good, r)
+				body := systest.Body(good, r)
 				w.WriteHeader(code)
 				_, _ = w.Write(body)
 			})
@@ -374,7 +373,7 @@ func (c faultHTTPCall) addSignatures(add func(string, faultWant, faultHTTPAnswer
 	answer := func(fault string, want faultWant, change func(answer map[string]string)) {
 		add(fault, want, func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
 			var answer map[string]string
-			if err := json.Unmarshal(faultBody(good, r), &answer); err != nil {
+			if err := json.Unmarshal(systest.Body(good, r), &answer); err != nil {
 				panic(err)
 			}
 			change(answer)
@@ -421,7 +420,7 @@ func (c faultHTTPCall) addSignatures(add func(string, faultWant, faultHTTPAnswer
 	part("header without kid", bad, 0, replace(`"kid"`, `"kit"`))
 	part("header that isn't JSON", bad, 0, func([]byte) []byte { return []byte("RS256") })
 	part("header null", bad, 0, func([]byte) []byte { return []byte("null") })
-	part("other claims", changed, 1, replace(faultClaim, "somebody else"))
+	part("other claims", changed, 1, replace(systest.Claim, "somebody else"))
 	part("a further claim", changed, 1, replace("{", `{"admin":true,`))
 	part("no claims", changed, 1, func([]byte) []byte { return []byte("{}") })
 	part("claims that aren't JSON", changed, 1, func([]byte) []byte { return []byte("claims") })
@@ -441,7 +440,7 @@ func (c faultHTTPCall) addCertificates(add func(string, faultWant, faultHTTPAnsw
 		add(fault, c.wantFailed(), func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
 			w.Header().Set("Cache-Control", "public, max-age=21600") // it must not count
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(body(faultBody(good, r)))
+			_, _ = w.Write(body(systest.Body(good, r)))
 		})
 	}
 	entries := func(fault string, change func(kid, text string) (string, string)) {
@@ -470,7 +469,7 @@ func (c faultHTTPCall) addCertificates(add func(string, faultWant, faultHTTPAnsw
 	add("oversized by its compression", c.wantFailed(), func(w http.ResponseWriter, r *http.Request, _ int, good http.Handler) {
 		w.Header().Set("Content-Encoding", "gzip")
 		body := gzip.NewWriter(w)
-		_, _ = body.Write(append(bytes.Repeat([]byte(" "), 8<<20), faultBody(good, r)...))
+		_, _ = body.Write(append(bytes.Repeat([]byte(" "), 8<<20), systest.Body(good, r)...))
 		_ = body.Close()
 	})
 	body("nested deeply", func([]byte) []byte { return []byte(strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000)) })
@@ -515,19 +514,6 @@ q2hpkv8OXNqW8CL0gwIDAQAB
 	}
 }
 
-func faultStatus(w http.ResponseWriter, code int) {
-	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
-	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, `{"error": {"code": %d, "message": "As the test wants it.", "status": "X"}}`, code)
-}
-
-// faultBody is the body of the good answer.
-func faultBody(good http.Handler, r *http.Request) []byte {
-	recorder := httptest.NewRecorder()
-	good.ServeHTTP(recorder, r)
-	return recorder.Body.Bytes()
-}
-
 // A faultAppEngine is a rig for App Engine.
 type faultAppEngine struct {
 	faultRig
@@ -536,7 +522,6 @@ type faultAppEngine struct {
 }
 
 func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
-	gcpjwt.ResetAppEngine()
 	server, err := testutil.NewAppEngine(testutil.InMemory())
 	if err != nil {
 		t.Fatal(err)
@@ -555,10 +540,9 @@ func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
 	key := server.PublicKey(server.KeyNames()[0])
 	background := context.Background()
 	signed := func(ctx context.Context) (string, error) {
-		token := faultToken(c.method)
-		text, err := gcpjwt.SignedString(server.Context(ctx), token)
+		text, err := gcpjwt.SignedString(server.Context(ctx), systest.Token(c.method))
 		if err == nil {
-			rig.keepSecret(token.Signature)
+			rig.keepSignature(text)
 		}
 		return text, err
 	}
@@ -572,12 +556,13 @@ func (c faultHTTPCall) startAppEngine(t *testing.T) *faultAppEngine {
 			if err != nil {
 				return err
 			}
-			return faultVerify(text, faultKeyfunc(key))
+			return systest.Verify(text, faultKeyfunc(key))
 		}
 		return rig
 	}
+	expiration := systest.OwnCache()
 	rig.do = func(ctx context.Context) error {
-		return faultVerify(text, gcpjwt.AppEngineVerifyKeyfunc(server.Context(ctx), c.cached, 0))
+		return systest.Verify(text, gcpjwt.AppEngineVerifyKeyfunc(server.Context(ctx), c.cached, expiration))
 	}
 	if c.warm {
 		if err := rig.do(background); err != nil {
@@ -808,5 +793,4 @@ func TestFaultNone(t *testing.T) {
 	if n := failed.Load(); n > 0 {
 		t.Errorf("%d of %d signatures failed without a fault: %v", n, callers*signatures, *last.Load())
 	}
-	gcpjwt.ResetAppEngine()
 }
