@@ -20,6 +20,7 @@ var pictures = []struct {
 	draw func() *drawing
 }{
 	{"who-calls-whom.svg", whoCallsWhom},
+	{"rotation-timeline.svg", rotationTimeline},
 }
 
 func main() {
