@@ -21,6 +21,7 @@ var pictures = []struct {
 }{
 	{"who-calls-whom.svg", whoCallsWhom},
 	{"rotation-timeline.svg", rotationTimeline},
+	{"cached-key.svg", cachedKey},
 }
 
 func main() {
