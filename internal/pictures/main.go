@@ -22,6 +22,7 @@ var pictures = []struct {
 	{"who-calls-whom.svg", whoCallsWhom},
 	{"rotation-timeline.svg", rotationTimeline},
 	{"cached-key.svg", cachedKey},
+	{"status.svg", status},
 }
 
 func main() {
