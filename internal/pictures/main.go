@@ -23,6 +23,7 @@ var pictures = []struct {
 	{"rotation-timeline.svg", rotationTimeline},
 	{"cached-key.svg", cachedKey},
 	{"status.svg", status},
+	{"which-signer.svg", whichSigner},
 }
 
 func main() {
