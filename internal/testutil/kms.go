@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"math"
 	"net"
+	"net/http"
 	"regexp"
 	"sync"
 	"time"
@@ -24,8 +25,8 @@ import (
 
 const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 
-// KMS is a Cloud KMS server (google.cloud.kms.v1.KeyManagementService). Its
-// CryptoKeys live in projects/test/locations/global/keyRings/test and hold real
+// KMS is a Cloud KMS server (google.cloud.kms.v1.KeyManagementService) that
+// answers over gRPC and over REST, both by the same rules. Its CryptoKeys live in projects/test/locations/global/keyRings/test and hold real
 // keys of protection level SOFTWARE. It is safe for concurrent use.
 //
 // The RPCs around asymmetric signing and MACs follow Google's rules; every
@@ -34,6 +35,7 @@ const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 // cannot pass on a field nobody looked at.
 type KMS struct {
 	options options
+	rest    httpServer
 
 	lifecycle sync.Mutex // held while starting and stopping, guards the next three
 	server    *grpc.Server
@@ -50,6 +52,7 @@ type KMS struct {
 	latency         time.Duration
 	generationDelay time.Duration
 	hook            kmsHook
+	interceptREST   func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
 
 // A KMSHandler answers one RPC.
@@ -66,7 +69,11 @@ func NewKMS(opts ...Option) (*KMS, error) {
 		denied:  make(map[string]bool),
 		calls:   make(map[string]int),
 	}
-	if err := s.start(""); err != nil {
+	if err := s.startGRPC(""); err != nil {
+		return nil, err
+	}
+	if err := s.rest.start(opts, s.serveREST); err != nil {
+		s.stop()
 		return nil, err
 	}
 	return s, nil
@@ -105,7 +112,7 @@ func (s *KMS) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return n.dial(ctx)
 }
 
-// Addr returns the host and port that the server listens on.
+// Addr returns the host and port that the server listens on for gRPC.
 func (s *KMS) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,6 +126,7 @@ func (s *KMS) Close() {
 	s.lifecycle.Lock()
 	defer s.lifecycle.Unlock()
 	s.stop()
+	s.rest.Close()
 	s.closed = true
 }
 
@@ -139,10 +147,10 @@ func (s *KMS) Restart() error {
 		return errors.New("testutil: the KMS server is closed")
 	}
 	s.stop()
-	return s.start(s.Addr())
+	return errors.Join(s.startGRPC(s.Addr()), s.rest.Restart())
 }
 
-func (s *KMS) start(addr string) error {
+func (s *KMS) startGRPC(addr string) error {
 	n, err := listen(s.options, addr)
 	if err != nil {
 		return err
@@ -163,12 +171,13 @@ func (s *KMS) start(addr string) error {
 }
 
 func (s *KMS) stop() {
-	if s.server == nil {
-		return
+	if s.server != nil {
+		s.server.Stop()
+		<-s.served
+		s.server = nil
 	}
-	s.server.Stop()
-	<-s.served
-	s.server = nil
+	s.rest.Stop()
+	s.rest.conns.Wait()
 }
 
 type countingListener struct {
@@ -322,10 +331,10 @@ func (s *KMS) ResetCalls() {
 func (s *KMS) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.connections
+	return s.connections + s.rest.Connections()
 }
 
-// SetLatency makes every RPC that arrives from now on wait before it is
+// SetLatency makes every call that arrives from now on wait before it is
 // answered, or until its context ends.
 func (s *KMS) SetLatency(d time.Duration) {
 	s.mu.Lock()
@@ -342,8 +351,9 @@ func (s *KMS) SetGenerationDelay(d time.Duration) {
 	s.generationDelay = d
 }
 
-// Intercept wraps every RPC that arrives from now on in f, after it has been
-// counted and has waited for the latency. f may fail without calling next,
+// Intercept wraps every call that arrives from now on in f, whatever its
+// transport, after it has been counted and has waited for the latency. The
+// metadata of a call, HTTP headers included, is in ctx. f may fail without calling next,
 // change the request before or the response after, or wait until ctx is done,
 // at which it must return: Stop and Close wait for it. A nil f removes the
 // wrapper.

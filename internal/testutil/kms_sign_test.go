@@ -68,7 +68,9 @@ func digestBytes(d *kmspb.Digest) []byte {
 	return slices.Concat(d.GetSha256(), d.GetSha384(), d.GetSha512())
 }
 
-func TestKMSAsymmetricSign(t *testing.T) {
+func TestKMSAsymmetricSign(t *testing.T) { overEach(t, testKMSAsymmetricSign) }
+
+func testKMSAsymmetricSign(t *testing.T, over transport) {
 	tests := []struct {
 		alg  algorithm
 		hash crypto.Hash
@@ -92,7 +94,7 @@ func TestKMSAsymmetricSign(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.alg.String(), func(t *testing.T) {
-			s, client := newKMS(t)
+			s, client := over.newKMS(t)
 			_, version := createKey(t, s, "k", tt.alg)
 			pub := fetchKey(t, client, version, tt.alg)
 			if eq, ok := pub.(interface{ Equal(crypto.PublicKey) bool }); !ok || !eq.Equal(s.PublicKey(version)) {
@@ -199,7 +201,9 @@ func keySize(pub crypto.PublicKey) int {
 	return 0
 }
 
-func TestKMSMac(t *testing.T) {
+func TestKMSMac(t *testing.T) { overEach(t, testKMSMac) }
+
+func testKMSMac(t *testing.T, over transport) {
 	tests := []struct {
 		alg  algorithm
 		size int
@@ -210,7 +214,7 @@ func TestKMSMac(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.alg.String(), func(t *testing.T) {
-			s, client := newKMS(t)
+			s, client := over.newKMS(t)
 			_, version := createKey(t, s, "k", tt.alg)
 			if pub := s.PublicKey(version); pub != nil {
 				t.Errorf("PublicKey = %v, want nil", pub)
