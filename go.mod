@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	cloud.google.com/go/kms v1.37.0
 	filippo.io/mldsa v1.0.0
+	github.com/decred/dcrd/dcrec/secp256k1/v4 v4.4.1
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/google/go-cmp v0.7.0
 	github.com/googleapis/gax-go/v2 v2.27.0

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 
 // KMS is a Cloud KMS server (google.cloud.kms.v1.KeyManagementService) that
 // answers over gRPC and over REST, both by the same rules. Its CryptoKeys live in projects/test/locations/global/keyRings/test and hold real
-// keys of protection level SOFTWARE. It is safe for concurrent use.
+// keys. It is safe for concurrent use.
 //
 // The RPCs around asymmetric signing and MACs follow Google's rules; every
 // other RPC is UNIMPLEMENTED. It is stricter than Google in one respect: a
@@ -203,9 +204,11 @@ var kmsID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,63}$`)
 
 // CreateKey makes the CryptoKey with the given ID and one ENABLED version, and
 // returns that version's resource name. The CryptoKey's purpose follows from
-// the algorithm: ASYMMETRIC_SIGN, MAC, or ENCRYPT_DECRYPT, which no RPC of this
-// server can use.
-func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) (version string, err error) {
+// the algorithm. The server signs and verifies with keys for ASYMMETRIC_SIGN and
+// MAC, except for SLH-DSA; keys of other algorithms can only be looked at. The
+// protection level is SOFTWARE, or what the algorithm needs, unless level says
+// otherwise.
+func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, level ...kmspb.ProtectionLevel) (version string, err error) {
 	if !kmsID.MatchString(id) {
 		return "", fmt.Errorf("testutil: bad CryptoKey ID %q", id)
 	}
@@ -213,11 +216,19 @@ func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAl
 	if err != nil {
 		return "", err
 	}
+	protection := v.row.levels[0]
+	if len(level) > 0 {
+		protection = level[0]
+	}
+	if !slices.Contains(v.row.levels, protection) {
+		return "", fmt.Errorf("testutil: %v is not for protection level %v", alg, protection)
+	}
 	key := &cryptoKey{
 		name:       kmsKeyRing + "/cryptoKeys/" + id,
 		purpose:    v.row.purpose,
 		algorithm:  alg,
 		createTime: time.Now(),
+		level:      protection,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,17 +275,30 @@ func (s *KMS) SetState(version string, state kmspb.CryptoKeyVersion_CryptoKeyVer
 	s.mustVersion(version).become(state, time.Now())
 }
 
+// SetProtectionLevel changes the level of a version, or that of a CryptoKey with
+// all its present and future versions. It panics if there is neither.
+func (s *KMS) SetProtectionLevel(name string, level kmspb.ProtectionLevel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := s.keys[name]
+	if key == nil {
+		s.mustVersion(name).level = level
+		return
+	}
+	key.level = level
+	for _, v := range key.versions {
+		v.level = level
+	}
+}
+
 // PublicKey returns a version's public key, whatever state it is in: an
-// *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey or *mldsa.PublicKey, and
-// nil if the key is symmetric. It panics if there is no such version.
+// *rsa.PublicKey, *ecdsa.PublicKey, *secp256k1.PublicKey, ed25519.PublicKey or
+// *mldsa.PublicKey, the bytes of a key for SLH-DSA or a KEM, and nil if the key
+// is symmetric. It panics if there is no such version.
 func (s *KMS) PublicKey(version string) crypto.PublicKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.mustVersion(version)
-	if v.signer == nil {
-		return nil
-	}
-	return v.signer.Public()
+	return s.mustVersion(version).public
 }
 
 // mustVersion is called with s.mu held.

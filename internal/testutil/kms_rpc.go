@@ -68,7 +68,7 @@ var kmsRPCs = map[string]kmsRPC{
 		[]string{"public_key_format"},
 		kmsRoute{http.MethodGet, "/publicKey", ""}},
 	"AsymmetricSign": {"name", keyVersionKind, "cloudkms.cryptoKeyVersions.useToSign",
-		[]string{"digest", "digest.sha256", "digest.sha384", "digest.sha512", "digest_crc32c", "data", "data_crc32c"},
+		[]string{"digest", "digest.sha256", "digest.sha384", "digest.sha512", "digest.external_mu", "digest_crc32c", "data", "data_crc32c"},
 		kmsRoute{http.MethodPost, ":asymmetricSign", wholeBody}},
 	"MacSign": {"name", keyVersionKind, "cloudkms.cryptoKeyVersions.useToSign",
 		[]string{"data", "data_crc32c"},

@@ -40,11 +40,20 @@ func testKMSRefusals(t *testing.T, over transport) {
 	s.SetState(off, disabled)
 	_, hsOff := createKey(t, s, "hs-off", kmspb.CryptoKeyVersion_HMAC_SHA256)
 	s.SetState(hsOff, destroyed)
+	_, es256k := createKey(t, s, "es256k", kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256)
+	_, externalMu := createKey(t, s, "mu", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44_EXTERNAL_MU)
+	_, slhdsa := createKey(t, s, "slhdsa", kmspb.CryptoKeyVersion_PQ_SIGN_SLH_DSA_SHA2_128S)
+	_, raw := createKey(t, s, "raw", kmspb.CryptoKeyVersion_RSA_SIGN_RAW_PKCS1_2048)
+	_, oaep := createKey(t, s, "oaep", kmspb.CryptoKeyVersion_RSA_DECRYPT_OAEP_2048_SHA256)
+	_, kem := createKey(t, s, "kem", kmspb.CryptoKeyVersion_KEM_XWING)
+	_, external := createKey(t, s, "external", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, kmspb.ProtectionLevel_EXTERNAL)
+	_, vpc := createKey(t, s, "vpc", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, kmspb.ProtectionLevel_EXTERNAL_VPC)
 	key := strings.TrimSuffix(rs256, "/cryptoKeyVersions/1")
 
 	data := []byte("header.payload")
 	wrong := wrapperspb.Int64(testutil.Checksum(data).Value + 1)
 	sha256Digest, sha384Digest := digestOf(crypto.SHA256, data), digestOf(crypto.SHA384, data)
+	mu := &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}
 	big := make([]byte, 64<<10+1)
 	ctx := t.Context()
 
@@ -108,7 +117,20 @@ func testKMSRefusals(t *testing.T, over transport) {
 		{"empty digest", sign(&kmspb.AsymmetricSignRequest{Name: rs256, Digest: &kmspb.Digest{}}), codes.InvalidArgument, "SHA-256"},
 		{"digest for Ed25519", sign(&kmspb.AsymmetricSignRequest{Name: eddsa, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
 		{"digest for ML-DSA", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
-		{"external mu", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}}), codes.InvalidArgument, "digest.external_mu"},
+		{"external mu", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}}), codes.InvalidArgument, "signs data"},
+		{"external mu for RSA", sign(&kmspb.AsymmetricSignRequest{Name: rs256, Digest: mu}), codes.InvalidArgument, "SHA-256"},
+		{"data where external mu is due", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Data: data}), codes.InvalidArgument, "digest.external_mu, not data"},
+		{"SHA-512 where external mu is due", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: digestOf(crypto.SHA512, data)}), codes.InvalidArgument, "needs a digest of external_mu"},
+		{"external mu of a wrong length", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 32)}}}), codes.InvalidArgument, "32 bytes, external_mu has 64"},
+		{"external mu with a wrong checksum", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: mu, DigestCrc32C: wrong}), codes.InvalidArgument, "digest_crc32c"},
+		{"SHA-384 for secp256k1", sign(&kmspb.AsymmetricSignRequest{Name: es256k, Digest: sha384Digest}), codes.InvalidArgument, "SHA-256"},
+		{"digest for raw RSA", sign(&kmspb.AsymmetricSignRequest{Name: raw, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
+		{"too much for raw RSA", sign(&kmspb.AsymmetricSignRequest{Name: raw, Data: big[:246]}), codes.InvalidArgument, "246 bytes, too many"},
+		{"sign with a decryption key", sign(&kmspb.AsymmetricSignRequest{Name: oaep, Data: data}), codes.FailedPrecondition, "purpose ASYMMETRIC_DECRYPT"},
+		{"sign with a KEM", sign(&kmspb.AsymmetricSignRequest{Name: kem, Data: data}), codes.FailedPrecondition, "purpose KEY_ENCAPSULATION"},
+		{"sign with SLH-DSA", sign(&kmspb.AsymmetricSignRequest{Name: slhdsa, Data: data}), codes.Unimplemented, "SLH_DSA"},
+		{"digest for an external key", sign(&kmspb.AsymmetricSignRequest{Name: external, Digest: sha256Digest}), codes.InvalidArgument, "protection level EXTERNAL sign data"},
+		{"digest for an external key in a VPC", sign(&kmspb.AsymmetricSignRequest{Name: vpc, Digest: sha256Digest}), codes.InvalidArgument, "protection level EXTERNAL_VPC sign data"},
 		{"unknown field", sign(withUnknown), codes.InvalidArgument, "field 999"},
 		{"unknown nested field", sign(withNestedUnknown), codes.InvalidArgument, "field digest.999"},
 		{"sign with a MAC key", sign(&kmspb.AsymmetricSignRequest{Name: hs256, Data: data}), codes.FailedPrecondition, "purpose MAC"},
@@ -124,6 +146,11 @@ func testKMSRefusals(t *testing.T, over transport) {
 		{"format of the future", public(&kmspb.GetPublicKeyRequest{Name: rs256, PublicKeyFormat: 99}), codes.InvalidArgument, "99"},
 		{"no format for ML-DSA", public(&kmspb.GetPublicKeyRequest{Name: pqc}), codes.InvalidArgument, "public_key_format is required"},
 		{"DER for ML-DSA", public(&kmspb.GetPublicKeyRequest{Name: pqc, PublicKeyFormat: kmspb.PublicKey_DER}), codes.InvalidArgument, "DER"},
+		{"no format for ML-DSA with external mu", public(&kmspb.GetPublicKeyRequest{Name: externalMu}), codes.InvalidArgument, "public_key_format is required"},
+		{"no format for SLH-DSA", public(&kmspb.GetPublicKeyRequest{Name: slhdsa}), codes.InvalidArgument, "public_key_format is required"},
+		{"PEM for SLH-DSA", public(&kmspb.GetPublicKeyRequest{Name: slhdsa, PublicKeyFormat: kmspb.PublicKey_PEM}), codes.InvalidArgument, "Only NIST_PQC format is supported for PQC algorithms."},
+		{"PEM for X-Wing", public(&kmspb.GetPublicKeyRequest{Name: kem, PublicKeyFormat: kmspb.PublicKey_PEM}), codes.InvalidArgument, "PEM is not supported for KEM_XWING"},
+		{"NIST_PQC for secp256k1", public(&kmspb.GetPublicKeyRequest{Name: es256k, PublicKeyFormat: kmspb.PublicKey_NIST_PQC}), codes.InvalidArgument, "NIST_PQC"},
 
 		{"MAC with a signing key", macSign(&kmspb.MacSignRequest{Name: rs256, Data: data}), codes.FailedPrecondition, "purpose ASYMMETRIC_SIGN"},
 		{"MAC with a destroyed version", macSign(&kmspb.MacSignRequest{Name: hsOff, Data: data}), codes.FailedPrecondition, "current state is: DESTROYED."},
@@ -136,6 +163,8 @@ func testKMSRefusals(t *testing.T, over transport) {
 		{"verify nothing", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Mac: data}), codes.InvalidArgument, "data is required"},
 		{"verify without MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data}), codes.InvalidArgument, "mac is required"},
 		{"verify too much", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: big, Mac: data}), codes.InvalidArgument, "65537 bytes"},
+		{"verify a short MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:31]}), codes.InvalidArgument, "31 bytes, a MAC of HMAC_SHA256 has 32"},
+		{"verify a MAC of SHA-384", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:48]}), codes.InvalidArgument, "48 bytes, a MAC of HMAC_SHA256 has 32"},
 		{"verify a long MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:65]}), codes.InvalidArgument, "65 bytes"},
 		{"verify with a wrong data checksum", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: data, DataCrc32C: wrong}), codes.InvalidArgument, "data_crc32c"},
 		{"verify with a wrong MAC checksum", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: data, MacCrc32C: wrong}), codes.InvalidArgument, "mac_crc32c"},
@@ -288,7 +317,7 @@ func testKMSPermissions(t *testing.T, over transport) {
 			return err
 		}},
 		{"cloudkms.cryptoKeyVersions.useToVerify", macVersion, func() error {
-			_, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{Name: macVersion, Data: data, Mac: data})
+			_, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{Name: macVersion, Data: data, Mac: make([]byte, 32)})
 			return err
 		}},
 		{"cloudkms.cryptoKeyVersions.destroy", version, func() error {

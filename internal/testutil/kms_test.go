@@ -127,9 +127,9 @@ func codeOf(err error) codes.Code {
 	return known.code
 }
 
-func createKey(t *testing.T, s *testutil.KMS, id string, alg algorithm) (key, version string) {
+func createKey(t *testing.T, s *testutil.KMS, id string, alg algorithm, level ...kmspb.ProtectionLevel) (key, version string) {
 	t.Helper()
-	version, err := s.CreateKey(id, alg)
+	version, err := s.CreateKey(id, alg, level...)
 	if err != nil {
 		t.Fatalf("CreateKey(%q, %v): %v", id, alg, err)
 	}
@@ -150,7 +150,14 @@ func TestKMSAdmin(t *testing.T) {
 	failures := map[string]func() (string, error){
 		"existing key":      func() (string, error) { return s.CreateKey("k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519) },
 		"bad ID":            func() (string, error) { return s.CreateKey("a/b", kmspb.CryptoKeyVersion_EC_SIGN_ED25519) },
-		"foreign algorithm": func() (string, error) { return s.CreateKey("l", kmspb.CryptoKeyVersion_HMAC_SHA1) },
+		"foreign algorithm": func() (string, error) { return s.CreateKey("l", 99) },
+		"secp256k1 in software": func() (string, error) {
+			return s.CreateKey("l", kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, kmspb.ProtectionLevel_SOFTWARE)
+		},
+		"external MAC": func() (string, error) {
+			return s.CreateKey("l", kmspb.CryptoKeyVersion_HMAC_SHA256, kmspb.ProtectionLevel_EXTERNAL)
+		},
+		"no level":          func() (string, error) { return s.CreateKey("l", kmspb.CryptoKeyVersion_EC_SIGN_ED25519, 0) },
 		"version of no key": func() (string, error) { return s.CreateVersion(key + "x") },
 		"version of a MAC":  func() (string, error) { return s.CreateVersion(key, kmspb.CryptoKeyVersion_HMAC_SHA256) },
 		"unknown algorithm": func() (string, error) { return s.CreateVersion(key, 0) },
