@@ -48,10 +48,13 @@ type KMS struct {
 	keys            map[string]*cryptoKey // by resource name
 	rsaKeys         map[int]int           // keys taken from the pool, by size
 	denied          map[string]bool
+	deniedProjects  map[string]bool
 	calls           map[string]int
+	projectCalls    map[string]int // by x-goog-user-project
 	connections     int
 	latency         time.Duration
 	generationDelay time.Duration
+	likeFakeKMS     bool
 	hook            kmsHook
 	interceptREST   func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
@@ -64,11 +67,13 @@ type kmsHook func(ctx context.Context, method string, req proto.Message, next KM
 // NewKMS starts a Cloud KMS server without any keys.
 func NewKMS(opts ...Option) (*KMS, error) {
 	s := &KMS{
-		options: newOptions(opts),
-		keys:    make(map[string]*cryptoKey),
-		rsaKeys: make(map[int]int),
-		denied:  make(map[string]bool),
-		calls:   make(map[string]int),
+		options:        newOptions(opts),
+		keys:           make(map[string]*cryptoKey),
+		rsaKeys:        make(map[int]int),
+		denied:         make(map[string]bool),
+		deniedProjects: make(map[string]bool),
+		calls:          make(map[string]int),
+		projectCalls:   make(map[string]int),
 	}
 	if err := s.startGRPC(""); err != nil {
 		return nil, err
@@ -329,6 +334,42 @@ func (s *KMS) Allow(permissions ...string) {
 	}
 }
 
+// DenyUserProject refuses calls that ask, with x-goog-user-project, to be billed
+// to one of those projects: they fail with PERMISSION_DENIED.
+func (s *KMS) DenyUserProject(projects ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range projects {
+		s.deniedProjects[p] = true
+	}
+}
+
+// AllowUserProject ends what DenyUserProject began.
+func (s *KMS) AllowUserProject(projects ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range projects {
+		delete(s.deniedProjects, p)
+	}
+}
+
+// UserProjectCalls returns how many of the calls since ResetCalls have carried
+// that project in x-goog-user-project.
+func (s *KMS) UserProjectCalls(project string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projectCalls[project]
+}
+
+// LikeFakeKMS makes the server as limited as Google's own fake (kms-integrations,
+// fakekms): the fields public_key_format, filter, order_by, page_size,
+// page_token and view of a request are UNIMPLEMENTED, and a list has one page.
+func (s *KMS) LikeFakeKMS(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.likeFakeKMS = on
+}
+
 // Calls returns how many requests for an RPC, such as "AsymmetricSign", have
 // arrived, whatever became of them. An empty method counts them all.
 func (s *KMS) Calls(method string) int {
@@ -344,11 +385,12 @@ func (s *KMS) Calls(method string) int {
 	return sum
 }
 
-// ResetCalls sets the counts of all RPCs to zero.
+// ResetCalls sets the counts of all calls to zero.
 func (s *KMS) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.calls)
+	clear(s.projectCalls)
 }
 
 // Connections returns how many connections the server has accepted so far.

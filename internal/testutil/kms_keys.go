@@ -211,7 +211,7 @@ func (k kmsService) ListCryptoKeyVersions(_ context.Context, req *kmspb.ListCryp
 	slices.SortFunc(resp.CryptoKeyVersions, func(a, b *kmspb.CryptoKeyVersion) int {
 		return cmp.Compare(a.Name, b.Name)
 	})
-	if size := int(cmp.Or(req.GetPageSize(), 100)); len(resp.CryptoKeyVersions) > size {
+	if size := int(cmp.Or(req.GetPageSize(), 100)); len(resp.CryptoKeyVersions) > size && !k.s.likeFakeKMS {
 		resp.CryptoKeyVersions = resp.CryptoKeyVersions[:size]
 		resp.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(resp.CryptoKeyVersions[size-1].Name))
 	}

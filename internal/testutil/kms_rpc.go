@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -93,6 +94,9 @@ func (s *KMS) serve(ctx context.Context, req any, info *grpc.UnaryServerInfo, ha
 func (s *KMS) arrive(ctx context.Context, method string) (kmsHook, error) {
 	s.mu.Lock()
 	s.calls[method]++
+	for _, project := range userProjects(ctx) {
+		s.projectCalls[project]++
+	}
 	latency, hook := s.latency, s.hook
 	s.mu.Unlock()
 	return hook, wait(ctx, latency)
@@ -116,12 +120,24 @@ func (s *KMS) answer(ctx context.Context, method string, hook kmsHook, req proto
 	return hook(ctx, method, req, next)
 }
 
-// admit refuses a request for what needs no look at any key: its fields, its
-// routing header, the form of its resource name and the caller's permission.
+func userProjects(ctx context.Context) []string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return md.Get("x-goog-user-project")
+}
+
+// admit refuses a request for what needs no look at any key: who pays, its
+// fields, its routing header, the form of its resource name and the caller's
+// permission.
 func (s *KMS) admit(ctx context.Context, method string, req proto.Message) error {
 	rpc, ok := kmsRPCs[method]
 	if !ok {
 		return nil // unimplemented, as the handler is about to say
+	}
+	if err := s.checkUserProject(ctx); err != nil {
+		return err
+	}
+	if err := s.checkFakeKMS(req.ProtoReflect()); err != nil {
+		return err
 	}
 	if err := checkFields(req.ProtoReflect(), "", slices.Concat(rpc.fields, []string{rpc.resource})); err != nil {
 		return err
@@ -137,6 +153,44 @@ func (s *KMS) admit(ctx context.Context, method string, req proto.Message) error
 	defer s.mu.Unlock()
 	if s.denied[rpc.permission] {
 		return status.Errorf(codes.PermissionDenied, "Permission '%s' denied on resource '%s' (or it may not exist).", rpc.permission, name)
+	}
+	return nil
+}
+
+// checkUserProject refuses callers that may not use the project they name.
+func (s *KMS) checkUserProject(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, project := range userProjects(ctx) {
+		if !s.deniedProjects[project] {
+			continue
+		}
+		denied, err := status.Newf(codes.PermissionDenied, "Caller does not have required permission to use project %s. "+
+			"Grant the caller the roles/serviceusage.serviceUsageConsumer role, or a custom role with the serviceusage.services.use permission.", project).
+			WithDetails(&errdetails.ErrorInfo{
+				Reason:   "USER_PROJECT_DENIED",
+				Domain:   "googleapis.com",
+				Metadata: map[string]string{"consumer": "projects/" + project, "service": "cloudkms.googleapis.com"},
+			})
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		return denied.Err()
+	}
+	return nil
+}
+
+// checkFakeKMS refuses what Google's own fake refuses, if it is to be like that.
+func (s *KMS) checkFakeKMS(m protoreflect.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.likeFakeKMS {
+		return nil
+	}
+	for _, name := range []string{"public_key_format", "filter", "order_by", "page_size", "page_token", "view"} {
+		if fd := field(m, name); fd != nil && m.Has(fd) {
+			return status.Errorf(codes.Unimplemented, "field not supported: %s", name)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package testutil_test
 
 import (
+	"context"
 	"crypto"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/googleapis/gax-go/v2/apierror"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -342,5 +344,98 @@ func testKMSPermissions(t *testing.T, over transport) {
 				t.Errorf("allowed: %v", err)
 			}
 		})
+	}
+}
+
+func TestKMSUserProject(t *testing.T) { overEach(t, testKMSUserProject) }
+
+func testKMSUserProject(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
+	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
+	billed := metadata.AppendToOutgoingContext(t.Context(), "x-goog-user-project", "tenant")
+	calls := map[string]func(context.Context) error{
+		"AsymmetricSign": func(ctx context.Context) error {
+			_, err := client.AsymmetricSign(ctx, &kmspb.AsymmetricSignRequest{Name: version, Data: []byte("a")})
+			return err
+		},
+		"ListCryptoKeyVersions": func(ctx context.Context) error {
+			_, err := client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: key}).Next()
+			return err
+		},
+	}
+	for name, call := range calls {
+		if err := call(billed); err != nil {
+			t.Errorf("%s, not denied yet: %v", name, err)
+		}
+		s.DenyUserProject("tenant", "other")
+		err := call(billed)
+		denied, ok := errors.AsType[*apierror.APIError](err)
+		if !ok || codeOf(err) != codes.PermissionDenied || denied.Reason() != "USER_PROJECT_DENIED" || denied.Metadata()["consumer"] != "projects/tenant" {
+			t.Errorf("%s, denied: %v, want PERMISSION_DENIED", name, err)
+		}
+		if err := call(t.Context()); err != nil {
+			t.Errorf("%s without a project: %v", name, err)
+		}
+		s.AllowUserProject("tenant")
+		if err := call(billed); err != nil {
+			t.Errorf("%s, allowed again: %v", name, err)
+		}
+	}
+	if got := s.UserProjectCalls("tenant"); got != 6 || s.UserProjectCalls("other") != 0 {
+		t.Errorf("UserProjectCalls = %d, want 6", got)
+	}
+	s.ResetCalls()
+	if got := s.UserProjectCalls("tenant"); got != 0 {
+		t.Errorf("UserProjectCalls after ResetCalls = %d, want 0", got)
+	}
+}
+
+func TestKMSLikeFakeKMS(t *testing.T) { overEach(t, testKMSLikeFakeKMS) }
+
+func testKMSLikeFakeKMS(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
+	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
+	_, mac := createKey(t, s, "m", kmspb.CryptoKeyVersion_HMAC_SHA256)
+	for range 150 {
+		if _, err := s.CreateVersion(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.LikeFakeKMS(true)
+	if got, pages := versions(t, client, &kmspb.ListCryptoKeyVersionsRequest{Parent: key}); len(got) != 151 || pages != 1 {
+		t.Errorf("got %d versions on %d pages, want 151 on 1", len(got), pages)
+	}
+	for name, req := range map[string]*kmspb.ListCryptoKeyVersionsRequest{
+		"filter":     {Parent: key, Filter: "state=ENABLED"},
+		"order_by":   {Parent: key, OrderBy: "name"},
+		"page_size":  {Parent: key, PageSize: 10},
+		"page_token": {Parent: key, PageToken: "x"},
+		"view":       {Parent: key, View: kmspb.CryptoKeyVersion_FULL},
+	} {
+		_, err := client.ListCryptoKeyVersions(t.Context(), req).Next()
+		if codeOf(err) != codes.Unimplemented || !strings.Contains(err.Error(), "field not supported: "+name) {
+			t.Errorf("%s: got %v, want UNIMPLEMENTED", name, err)
+		}
+	}
+	get := func(format kmspb.PublicKey_PublicKeyFormat) error {
+		_, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version, PublicKeyFormat: format})
+		return err
+	}
+	if err := get(kmspb.PublicKey_PEM); codeOf(err) != codes.Unimplemented || !strings.Contains(err.Error(), "public_key_format") {
+		t.Errorf("public_key_format: got %v, want UNIMPLEMENTED", err)
+	}
+	if err := get(0); err != nil {
+		t.Errorf("without public_key_format: %v", err)
+	}
+	data := []byte("header.payload")
+	if _, err := client.AsymmetricSign(t.Context(), &kmspb.AsymmetricSignRequest{Name: version, Data: data, DataCrc32C: testutil.Checksum(data)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.MacSign(t.Context(), &kmspb.MacSignRequest{Name: mac, Data: data, DataCrc32C: testutil.Checksum(data)}); err != nil {
+		t.Error(err)
+	}
+	s.LikeFakeKMS(false)
+	if err := get(kmspb.PublicKey_PEM); err != nil {
+		t.Errorf("once it is like the service again: %v", err)
 	}
 }
