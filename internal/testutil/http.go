@@ -28,8 +28,10 @@ type httpServer struct {
 	connections int
 	calls       map[string]int
 	latency     time.Duration
+	cuts        map[string]int // calls still to be cut, by kind
 
 	serving sync.WaitGroup
+	conns   sync.WaitGroup // one for each open connection
 }
 
 // start makes the server answer with handler.
@@ -37,6 +39,7 @@ func (s *httpServer) start(opts []Option, handler http.HandlerFunc) error {
 	s.opts = newOptions(opts)
 	s.handler = handler
 	s.calls = make(map[string]int)
+	s.cuts = make(map[string]int)
 	s.piped = newClient(s.dialPipe)
 	s.client = s.piped
 	if !s.opts.inMemory {
@@ -86,8 +89,12 @@ func (s *httpServer) Restart() error {
 	}
 	server := &http.Server{Handler: s.handler}
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		if state == http.StateNew {
+		switch state {
+		case http.StateNew:
+			s.conns.Add(1)
 			s.accepted(server, conn)
+		case http.StateHijacked, http.StateClosed:
+			s.conns.Done()
 		}
 	}
 	for _, listener := range listeners {
@@ -180,23 +187,59 @@ func (s *httpServer) SetLatency(d time.Duration) {
 	s.latency = d
 }
 
-// arrive counts a call and waits for the latency. It reports false if the
-// client or the server has gone meanwhile. The request's body must have been
-// read: until then net/http doesn't notice that a client has gone.
+// Cut ends the next n calls of one kind, or of any kind if what is empty,
+// without an answer: the connection is closed once the request has been read.
+// The calls are counted as usual. An n of 0 ends that.
+func (s *httpServer) Cut(what string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cuts[what] = n
+}
+
+// cutOff closes the connection of a call if that is the call's turn. It must be
+// called on the goroutine of the call's handler.
+func (s *httpServer) cutOff(what string) {
+	s.mu.Lock()
+	cut := false
+	for _, kind := range []string{what, ""} {
+		if !cut && s.cuts[kind] > 0 {
+			s.cuts[kind]--
+			cut = true
+		}
+	}
+	s.mu.Unlock()
+	if cut {
+		panic(http.ErrAbortHandler) // net/http's way to close a connection
+	}
+}
+
+// arrive counts a call, waits for the latency and cuts the call if it has to.
+// It reports false if the client or the server has gone meanwhile. The
+// request's body must have been read: until then net/http doesn't notice that a
+// client has gone.
 func (s *httpServer) arrive(ctx context.Context, what string) bool {
 	s.mu.Lock()
 	s.calls[what]++
 	latency := s.latency
 	s.mu.Unlock()
-	if latency <= 0 {
-		return true
+	if wait(ctx, latency) != nil {
+		return false
 	}
-	timer := time.NewTimer(latency)
+	s.cutOff(what)
+	return true
+}
+
+// wait returns after d, or with an error when ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	}
 }

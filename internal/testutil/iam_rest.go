@@ -30,21 +30,27 @@ type googleError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 	Status  string `json:"status"`
+
+	Details []json.RawMessage `json:"details,omitempty"`
 }
 
 func restInvalid(format string, args ...any) *googleError {
-	return &googleError{http.StatusBadRequest, fmt.Sprintf(format, args...), "INVALID_ARGUMENT"}
+	return &googleError{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, args...), Status: "INVALID_ARGUMENT"}
 }
 
 func restNotFound(format string, args ...any) *googleError {
-	return &googleError{http.StatusNotFound, fmt.Sprintf(format, args...), "NOT_FOUND"}
+	return &googleError{Code: http.StatusNotFound, Message: fmt.Sprintf(format, args...), Status: "NOT_FOUND"}
+}
+
+func restInternal(message string) *googleError {
+	return &googleError{Code: http.StatusInternalServerError, Message: message, Status: "INTERNAL"}
 }
 
 // restDenied is what Google answers for an account that doesn't exist,
 // too.
 func restDenied(permission string) *googleError {
 	message := fmt.Sprintf("Permission '%s' denied on resource (or it may not exist).", permission)
-	return &googleError{http.StatusForbidden, message, "PERMISSION_DENIED"}
+	return &googleError{Code: http.StatusForbidden, Message: message, Status: "PERMISSION_DENIED"}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -206,7 +212,7 @@ func (s *IAM) sign(r *http.Request, call iamCall) (answer map[string]string, err
 		return nil, restDenied(permission)
 	}
 	if key == nil {
-		return nil, &googleError{http.StatusInternalServerError, "Internal error encountered.", "INTERNAL"}
+		return nil, restInternal("Internal error encountered.")
 	}
 
 	if call.what == callSignBlob {
@@ -279,7 +285,7 @@ func signBlob(key *accountKey, payload string) (map[string]string, *googleError)
 	}
 	signature, err := key.sign(blob)
 	if err != nil {
-		return nil, &googleError{http.StatusInternalServerError, err.Error(), "INTERNAL"}
+		return nil, restInternal(err.Error())
 	}
 	return map[string]string{
 		"keyId":      key.id,
@@ -297,7 +303,7 @@ func signJWT(key *accountKey, payload string, addExp bool) (map[string]string, *
 		base64.RawURLEncoding.EncodeToString([]byte(payload))
 	signature, err := key.sign([]byte(signing))
 	if err != nil {
-		return nil, &googleError{http.StatusInternalServerError, err.Error(), "INTERNAL"}
+		return nil, restInternal(err.Error())
 	}
 	return map[string]string{
 		"keyId":     key.id,

@@ -8,7 +8,9 @@ import (
 	"hash/crc32"
 	"math"
 	"net"
+	"net/http"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,9 +26,9 @@ import (
 
 const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 
-// KMS is a Cloud KMS server (google.cloud.kms.v1.KeyManagementService). Its
-// CryptoKeys live in projects/test/locations/global/keyRings/test and hold real
-// keys of protection level SOFTWARE. It is safe for concurrent use.
+// KMS is a Cloud KMS server (google.cloud.kms.v1.KeyManagementService) that
+// answers over gRPC and over REST, both by the same rules. Its CryptoKeys live in projects/test/locations/global/keyRings/test and hold real
+// keys. It is safe for concurrent use.
 //
 // The RPCs around asymmetric signing and MACs follow Google's rules; every
 // other RPC is UNIMPLEMENTED. It is stricter than Google in one respect: a
@@ -34,6 +36,7 @@ const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 // cannot pass on a field nobody looked at.
 type KMS struct {
 	options options
+	rest    httpServer
 
 	lifecycle sync.Mutex // held while starting and stopping, guards the next three
 	server    *grpc.Server
@@ -45,11 +48,15 @@ type KMS struct {
 	keys            map[string]*cryptoKey // by resource name
 	rsaKeys         map[int]int           // keys taken from the pool, by size
 	denied          map[string]bool
+	deniedProjects  map[string]bool
 	calls           map[string]int
+	projectCalls    map[string]int // by x-goog-user-project
 	connections     int
 	latency         time.Duration
 	generationDelay time.Duration
+	likeFakeKMS     bool
 	hook            kmsHook
+	interceptREST   func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
 
 // A KMSHandler answers one RPC.
@@ -60,13 +67,19 @@ type kmsHook func(ctx context.Context, method string, req proto.Message, next KM
 // NewKMS starts a Cloud KMS server without any keys.
 func NewKMS(opts ...Option) (*KMS, error) {
 	s := &KMS{
-		options: newOptions(opts),
-		keys:    make(map[string]*cryptoKey),
-		rsaKeys: make(map[int]int),
-		denied:  make(map[string]bool),
-		calls:   make(map[string]int),
+		options:        newOptions(opts),
+		keys:           make(map[string]*cryptoKey),
+		rsaKeys:        make(map[int]int),
+		denied:         make(map[string]bool),
+		deniedProjects: make(map[string]bool),
+		calls:          make(map[string]int),
+		projectCalls:   make(map[string]int),
 	}
-	if err := s.start(""); err != nil {
+	if err := s.startGRPC(""); err != nil {
+		return nil, err
+	}
+	if err := s.rest.start(opts, s.serveREST); err != nil {
+		s.stop()
 		return nil, err
 	}
 	return s, nil
@@ -105,7 +118,7 @@ func (s *KMS) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return n.dial(ctx)
 }
 
-// Addr returns the host and port that the server listens on.
+// Addr returns the host and port that the server listens on for gRPC.
 func (s *KMS) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,6 +132,7 @@ func (s *KMS) Close() {
 	s.lifecycle.Lock()
 	defer s.lifecycle.Unlock()
 	s.stop()
+	s.rest.Close()
 	s.closed = true
 }
 
@@ -139,10 +153,10 @@ func (s *KMS) Restart() error {
 		return errors.New("testutil: the KMS server is closed")
 	}
 	s.stop()
-	return s.start(s.Addr())
+	return errors.Join(s.startGRPC(s.Addr()), s.rest.Restart())
 }
 
-func (s *KMS) start(addr string) error {
+func (s *KMS) startGRPC(addr string) error {
 	n, err := listen(s.options, addr)
 	if err != nil {
 		return err
@@ -163,12 +177,13 @@ func (s *KMS) start(addr string) error {
 }
 
 func (s *KMS) stop() {
-	if s.server == nil {
-		return
+	if s.server != nil {
+		s.server.Stop()
+		<-s.served
+		s.server = nil
 	}
-	s.server.Stop()
-	<-s.served
-	s.server = nil
+	s.rest.Stop()
+	s.rest.conns.Wait()
 }
 
 type countingListener struct {
@@ -194,9 +209,11 @@ var kmsID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,63}$`)
 
 // CreateKey makes the CryptoKey with the given ID and one ENABLED version, and
 // returns that version's resource name. The CryptoKey's purpose follows from
-// the algorithm: ASYMMETRIC_SIGN, MAC, or ENCRYPT_DECRYPT, which no RPC of this
-// server can use.
-func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) (version string, err error) {
+// the algorithm. The server signs and verifies with keys for ASYMMETRIC_SIGN and
+// MAC, except for SLH-DSA; keys of other algorithms can only be looked at. The
+// protection level is SOFTWARE, or what the algorithm needs, unless level says
+// otherwise.
+func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, level ...kmspb.ProtectionLevel) (version string, err error) {
 	if !kmsID.MatchString(id) {
 		return "", fmt.Errorf("testutil: bad CryptoKey ID %q", id)
 	}
@@ -204,11 +221,19 @@ func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAl
 	if err != nil {
 		return "", err
 	}
+	protection := v.row.levels[0]
+	if len(level) > 0 {
+		protection = level[0]
+	}
+	if !slices.Contains(v.row.levels, protection) {
+		return "", fmt.Errorf("testutil: %v is not for protection level %v", alg, protection)
+	}
 	key := &cryptoKey{
 		name:       kmsKeyRing + "/cryptoKeys/" + id,
 		purpose:    v.row.purpose,
 		algorithm:  alg,
 		createTime: time.Now(),
+		level:      protection,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,17 +280,30 @@ func (s *KMS) SetState(version string, state kmspb.CryptoKeyVersion_CryptoKeyVer
 	s.mustVersion(version).become(state, time.Now())
 }
 
+// SetProtectionLevel changes the level of a version, or that of a CryptoKey with
+// all its present and future versions. It panics if there is neither.
+func (s *KMS) SetProtectionLevel(name string, level kmspb.ProtectionLevel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := s.keys[name]
+	if key == nil {
+		s.mustVersion(name).level = level
+		return
+	}
+	key.level = level
+	for _, v := range key.versions {
+		v.level = level
+	}
+}
+
 // PublicKey returns a version's public key, whatever state it is in: an
-// *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey or *mldsa.PublicKey, and
-// nil if the key is symmetric. It panics if there is no such version.
+// *rsa.PublicKey, *ecdsa.PublicKey, *secp256k1.PublicKey, ed25519.PublicKey or
+// *mldsa.PublicKey, the bytes of a key for SLH-DSA or a KEM, and nil if the key
+// is symmetric. It panics if there is no such version.
 func (s *KMS) PublicKey(version string) crypto.PublicKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.mustVersion(version)
-	if v.signer == nil {
-		return nil
-	}
-	return v.signer.Public()
+	return s.mustVersion(version).public
 }
 
 // mustVersion is called with s.mu held.
@@ -296,6 +334,42 @@ func (s *KMS) Allow(permissions ...string) {
 	}
 }
 
+// DenyUserProject refuses calls that ask, with x-goog-user-project, to be billed
+// to one of those projects: they fail with PERMISSION_DENIED.
+func (s *KMS) DenyUserProject(projects ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range projects {
+		s.deniedProjects[p] = true
+	}
+}
+
+// AllowUserProject ends what DenyUserProject began.
+func (s *KMS) AllowUserProject(projects ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range projects {
+		delete(s.deniedProjects, p)
+	}
+}
+
+// UserProjectCalls returns how many of the calls since ResetCalls have carried
+// that project in x-goog-user-project.
+func (s *KMS) UserProjectCalls(project string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projectCalls[project]
+}
+
+// LikeFakeKMS makes the server as limited as Google's own fake (kms-integrations,
+// fakekms): the fields public_key_format, filter, order_by, page_size,
+// page_token and view of a request are UNIMPLEMENTED, and a list has one page.
+func (s *KMS) LikeFakeKMS(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.likeFakeKMS = on
+}
+
 // Calls returns how many requests for an RPC, such as "AsymmetricSign", have
 // arrived, whatever became of them. An empty method counts them all.
 func (s *KMS) Calls(method string) int {
@@ -311,21 +385,22 @@ func (s *KMS) Calls(method string) int {
 	return sum
 }
 
-// ResetCalls sets the counts of all RPCs to zero.
+// ResetCalls sets the counts of all calls to zero.
 func (s *KMS) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.calls)
+	clear(s.projectCalls)
 }
 
 // Connections returns how many connections the server has accepted so far.
 func (s *KMS) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.connections
+	return s.connections + s.rest.Connections()
 }
 
-// SetLatency makes every RPC that arrives from now on wait before it is
+// SetLatency makes every call that arrives from now on wait before it is
 // answered, or until its context ends.
 func (s *KMS) SetLatency(d time.Duration) {
 	s.mu.Lock()
@@ -342,8 +417,9 @@ func (s *KMS) SetGenerationDelay(d time.Duration) {
 	s.generationDelay = d
 }
 
-// Intercept wraps every RPC that arrives from now on in f, after it has been
-// counted and has waited for the latency. f may fail without calling next,
+// Intercept wraps every call that arrives from now on in f, whatever its
+// transport, after it has been counted and has waited for the latency. The
+// metadata of a call, HTTP headers included, is in ctx. f may fail without calling next,
 // change the request before or the response after, or wait until ctx is done,
 // at which it must return: Stop and Close wait for it. A nil f removes the
 // wrapper.

@@ -20,19 +20,22 @@ import (
 // destroyDelay is how long a version stays in DESTROY_SCHEDULED.
 const destroyDelay = 30 * 24 * time.Hour
 
-// A cryptoKey's fields are fixed, but for its versions, guarded by KMS.mu.
+// A cryptoKey's fields are fixed, but for its level and versions, guarded by
+// KMS.mu.
 type cryptoKey struct {
 	name       string
 	purpose    kmspb.CryptoKey_CryptoKeyPurpose
 	algorithm  kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm // of the version template
 	createTime time.Time
-	versions   []*keyVersion // by ID: version n is versions[n-1]
+	level      kmspb.ProtectionLevel // of the version template
+	versions   []*keyVersion         // by ID: version n is versions[n-1]
 }
 
-// A keyVersion's key is fixed; its state and times are guarded by KMS.mu.
+// A keyVersion's key is fixed; its level, state and times are guarded by KMS.mu.
 type keyVersion struct {
 	keyMaterial
 	name  string
+	level kmspb.ProtectionLevel
 	state kmspb.CryptoKeyVersion_CryptoKeyVersionState
 
 	createTime       time.Time
@@ -42,9 +45,10 @@ type keyVersion struct {
 	destroyEventTime time.Time
 }
 
-// add gives a version the next ID.
+// add gives a version the next ID and the key's protection level.
 func (k *cryptoKey) add(v *keyVersion, state kmspb.CryptoKeyVersion_CryptoKeyVersionState) {
 	v.name = fmt.Sprintf("%s/cryptoKeyVersions/%d", k.name, len(k.versions)+1)
+	v.level = k.level
 	v.createTime = time.Now()
 	v.become(state, v.createTime)
 	k.versions = append(k.versions, v)
@@ -82,7 +86,7 @@ func (v *keyVersion) message() *kmspb.CryptoKeyVersion {
 	return &kmspb.CryptoKeyVersion{
 		Name:             v.name,
 		State:            v.state,
-		ProtectionLevel:  kmspb.ProtectionLevel_SOFTWARE,
+		ProtectionLevel:  v.level,
 		Algorithm:        v.algorithm,
 		CreateTime:       timestamp(v.createTime),
 		GenerateTime:     timestamp(v.generateTime),
@@ -115,16 +119,16 @@ func (s *KMS) version(name string) *keyVersion {
 	return nil
 }
 
-// usable returns a copy of a version that is ENABLED and of the purpose.
-func (s *KMS) usable(name string, purpose kmspb.CryptoKey_CryptoKeyPurpose) (keyVersion, error) {
+// usable returns a copy of a version that is ENABLED and of one of the purposes.
+func (s *KMS) usable(name string, purposes ...kmspb.CryptoKey_CryptoKeyPurpose) (keyVersion, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.version(name)
 	switch {
 	case v == nil:
 		return keyVersion{}, notFound("CryptoKeyVersion", name)
-	case v.row.purpose != purpose:
-		return keyVersion{}, status.Errorf(codes.FailedPrecondition, "%s has purpose %v, the operation needs %v.", name, v.row.purpose, purpose)
+	case !slices.Contains(purposes, v.row.purpose):
+		return keyVersion{}, status.Errorf(codes.FailedPrecondition, "%s has purpose %v, the operation needs one of %v.", name, v.row.purpose, purposes)
 	case v.state != kmspb.CryptoKeyVersion_ENABLED:
 		return keyVersion{}, status.Errorf(codes.FailedPrecondition, "%s is not enabled, current state is: %v.", name, v.state)
 	}
@@ -153,7 +157,7 @@ func (k kmsService) GetCryptoKey(_ context.Context, req *kmspb.GetCryptoKeyReque
 		Purpose:    key.purpose,
 		CreateTime: timestamp(key.createTime),
 		VersionTemplate: &kmspb.CryptoKeyVersionTemplate{
-			ProtectionLevel: kmspb.ProtectionLevel_SOFTWARE,
+			ProtectionLevel: key.level,
 			Algorithm:       key.algorithm,
 		},
 		DestroyScheduledDuration: durationpb.New(destroyDelay),
@@ -207,7 +211,7 @@ func (k kmsService) ListCryptoKeyVersions(_ context.Context, req *kmspb.ListCryp
 	slices.SortFunc(resp.CryptoKeyVersions, func(a, b *kmspb.CryptoKeyVersion) int {
 		return cmp.Compare(a.Name, b.Name)
 	})
-	if size := int(cmp.Or(req.GetPageSize(), 100)); len(resp.CryptoKeyVersions) > size {
+	if size := int(cmp.Or(req.GetPageSize(), 100)); len(resp.CryptoKeyVersions) > size && !k.s.likeFakeKMS {
 		resp.CryptoKeyVersions = resp.CryptoKeyVersions[:size]
 		resp.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(resp.CryptoKeyVersions[size-1].Name))
 	}
@@ -227,7 +231,7 @@ func (k kmsService) CreateCryptoKeyVersion(_ context.Context, req *kmspb.CreateC
 	}
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
-	if key.purpose == forSigning {
+	if v.public != nil {
 		key.add(v, kmspb.CryptoKeyVersion_PENDING_GENERATION)
 		v.readyTime = v.createTime.Add(delay)
 	} else {

@@ -12,8 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-func TestKMSGetCryptoKey(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSGetCryptoKey(t *testing.T) { overEach(t, testKMSGetCryptoKey) }
+
+func testKMSGetCryptoKey(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	tests := []struct {
 		alg     algorithm
 		purpose kmspb.CryptoKey_CryptoKeyPurpose
@@ -63,8 +65,10 @@ func versions(t *testing.T, client *kms.KeyManagementClient, req *kmspb.ListCryp
 	}
 }
 
-func TestKMSListVersions(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSListVersions(t *testing.T) { overEach(t, testKMSListVersions) }
+
+func testKMSListVersions(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	key, _ := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	for range 11 {
 		if _, err := s.CreateVersion(key); err != nil {
@@ -105,8 +109,10 @@ func TestKMSListVersions(t *testing.T) {
 	}
 }
 
-func TestKMSVersionLifecycle(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSVersionLifecycle(t *testing.T) { overEach(t, testKMSVersionLifecycle) }
+
+func testKMSVersionLifecycle(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	ctx := t.Context()
 	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 

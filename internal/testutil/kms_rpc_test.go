@@ -1,13 +1,19 @@
 package testutil_test
 
 import (
+	"context"
 	"crypto"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/googleapis/gax-go/v2/apierror"
+	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,8 +28,10 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-func TestKMSRefusals(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSRefusals(t *testing.T) { overEach(t, testKMSRefusals) }
+
+func testKMSRefusals(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	_, rs256 := createKey(t, s, "rs256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 	_, es384 := createKey(t, s, "es384", kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384)
 	_, eddsa := createKey(t, s, "eddsa", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
@@ -34,11 +42,20 @@ func TestKMSRefusals(t *testing.T) {
 	s.SetState(off, disabled)
 	_, hsOff := createKey(t, s, "hs-off", kmspb.CryptoKeyVersion_HMAC_SHA256)
 	s.SetState(hsOff, destroyed)
+	_, es256k := createKey(t, s, "es256k", kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256)
+	_, externalMu := createKey(t, s, "mu", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44_EXTERNAL_MU)
+	_, slhdsa := createKey(t, s, "slhdsa", kmspb.CryptoKeyVersion_PQ_SIGN_SLH_DSA_SHA2_128S)
+	_, raw := createKey(t, s, "raw", kmspb.CryptoKeyVersion_RSA_SIGN_RAW_PKCS1_2048)
+	_, oaep := createKey(t, s, "oaep", kmspb.CryptoKeyVersion_RSA_DECRYPT_OAEP_2048_SHA256)
+	_, kem := createKey(t, s, "kem", kmspb.CryptoKeyVersion_KEM_XWING)
+	_, external := createKey(t, s, "external", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, kmspb.ProtectionLevel_EXTERNAL)
+	_, vpc := createKey(t, s, "vpc", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, kmspb.ProtectionLevel_EXTERNAL_VPC)
 	key := strings.TrimSuffix(rs256, "/cryptoKeyVersions/1")
 
 	data := []byte("header.payload")
 	wrong := wrapperspb.Int64(testutil.Checksum(data).Value + 1)
 	sha256Digest, sha384Digest := digestOf(crypto.SHA256, data), digestOf(crypto.SHA384, data)
+	mu := &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}
 	big := make([]byte, 64<<10+1)
 	ctx := t.Context()
 
@@ -102,7 +119,20 @@ func TestKMSRefusals(t *testing.T) {
 		{"empty digest", sign(&kmspb.AsymmetricSignRequest{Name: rs256, Digest: &kmspb.Digest{}}), codes.InvalidArgument, "SHA-256"},
 		{"digest for Ed25519", sign(&kmspb.AsymmetricSignRequest{Name: eddsa, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
 		{"digest for ML-DSA", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
-		{"external mu", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}}), codes.InvalidArgument, "digest.external_mu"},
+		{"external mu", sign(&kmspb.AsymmetricSignRequest{Name: pqc, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 64)}}}), codes.InvalidArgument, "signs data"},
+		{"external mu for RSA", sign(&kmspb.AsymmetricSignRequest{Name: rs256, Digest: mu}), codes.InvalidArgument, "SHA-256"},
+		{"data where external mu is due", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Data: data}), codes.InvalidArgument, "digest.external_mu, not data"},
+		{"SHA-512 where external mu is due", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: digestOf(crypto.SHA512, data)}), codes.InvalidArgument, "needs a digest of external_mu"},
+		{"external mu of a wrong length", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: &kmspb.Digest{Digest: &kmspb.Digest_ExternalMu{ExternalMu: make([]byte, 32)}}}), codes.InvalidArgument, "32 bytes, external_mu has 64"},
+		{"external mu with a wrong checksum", sign(&kmspb.AsymmetricSignRequest{Name: externalMu, Digest: mu, DigestCrc32C: wrong}), codes.InvalidArgument, "digest_crc32c"},
+		{"SHA-384 for secp256k1", sign(&kmspb.AsymmetricSignRequest{Name: es256k, Digest: sha384Digest}), codes.InvalidArgument, "SHA-256"},
+		{"digest for raw RSA", sign(&kmspb.AsymmetricSignRequest{Name: raw, Digest: sha256Digest}), codes.InvalidArgument, "signs data"},
+		{"too much for raw RSA", sign(&kmspb.AsymmetricSignRequest{Name: raw, Data: big[:246]}), codes.InvalidArgument, "246 bytes, too many"},
+		{"sign with a decryption key", sign(&kmspb.AsymmetricSignRequest{Name: oaep, Data: data}), codes.FailedPrecondition, "purpose ASYMMETRIC_DECRYPT"},
+		{"sign with a KEM", sign(&kmspb.AsymmetricSignRequest{Name: kem, Data: data}), codes.FailedPrecondition, "purpose KEY_ENCAPSULATION"},
+		{"sign with SLH-DSA", sign(&kmspb.AsymmetricSignRequest{Name: slhdsa, Data: data}), codes.Unimplemented, "SLH_DSA"},
+		{"digest for an external key", sign(&kmspb.AsymmetricSignRequest{Name: external, Digest: sha256Digest}), codes.InvalidArgument, "protection level EXTERNAL sign data"},
+		{"digest for an external key in a VPC", sign(&kmspb.AsymmetricSignRequest{Name: vpc, Digest: sha256Digest}), codes.InvalidArgument, "protection level EXTERNAL_VPC sign data"},
 		{"unknown field", sign(withUnknown), codes.InvalidArgument, "field 999"},
 		{"unknown nested field", sign(withNestedUnknown), codes.InvalidArgument, "field digest.999"},
 		{"sign with a MAC key", sign(&kmspb.AsymmetricSignRequest{Name: hs256, Data: data}), codes.FailedPrecondition, "purpose MAC"},
@@ -118,6 +148,11 @@ func TestKMSRefusals(t *testing.T) {
 		{"format of the future", public(&kmspb.GetPublicKeyRequest{Name: rs256, PublicKeyFormat: 99}), codes.InvalidArgument, "99"},
 		{"no format for ML-DSA", public(&kmspb.GetPublicKeyRequest{Name: pqc}), codes.InvalidArgument, "public_key_format is required"},
 		{"DER for ML-DSA", public(&kmspb.GetPublicKeyRequest{Name: pqc, PublicKeyFormat: kmspb.PublicKey_DER}), codes.InvalidArgument, "DER"},
+		{"no format for ML-DSA with external mu", public(&kmspb.GetPublicKeyRequest{Name: externalMu}), codes.InvalidArgument, "public_key_format is required"},
+		{"no format for SLH-DSA", public(&kmspb.GetPublicKeyRequest{Name: slhdsa}), codes.InvalidArgument, "public_key_format is required"},
+		{"PEM for SLH-DSA", public(&kmspb.GetPublicKeyRequest{Name: slhdsa, PublicKeyFormat: kmspb.PublicKey_PEM}), codes.InvalidArgument, "Only NIST_PQC format is supported for PQC algorithms."},
+		{"PEM for X-Wing", public(&kmspb.GetPublicKeyRequest{Name: kem, PublicKeyFormat: kmspb.PublicKey_PEM}), codes.InvalidArgument, "PEM is not supported for KEM_XWING"},
+		{"NIST_PQC for secp256k1", public(&kmspb.GetPublicKeyRequest{Name: es256k, PublicKeyFormat: kmspb.PublicKey_NIST_PQC}), codes.InvalidArgument, "NIST_PQC"},
 
 		{"MAC with a signing key", macSign(&kmspb.MacSignRequest{Name: rs256, Data: data}), codes.FailedPrecondition, "purpose ASYMMETRIC_SIGN"},
 		{"MAC with a destroyed version", macSign(&kmspb.MacSignRequest{Name: hsOff, Data: data}), codes.FailedPrecondition, "current state is: DESTROYED."},
@@ -130,6 +165,8 @@ func TestKMSRefusals(t *testing.T) {
 		{"verify nothing", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Mac: data}), codes.InvalidArgument, "data is required"},
 		{"verify without MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data}), codes.InvalidArgument, "mac is required"},
 		{"verify too much", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: big, Mac: data}), codes.InvalidArgument, "65537 bytes"},
+		{"verify a short MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:31]}), codes.InvalidArgument, "31 bytes, a MAC of HMAC_SHA256 has 32"},
+		{"verify a MAC of SHA-384", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:48]}), codes.InvalidArgument, "48 bytes, a MAC of HMAC_SHA256 has 32"},
 		{"verify a long MAC", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: big[:65]}), codes.InvalidArgument, "65 bytes"},
 		{"verify with a wrong data checksum", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: data, DataCrc32C: wrong}), codes.InvalidArgument, "data_crc32c"},
 		{"verify with a wrong MAC checksum", macVerify(&kmspb.MacVerifyRequest{Name: hs256, Data: data, Mac: data, MacCrc32C: wrong}), codes.InvalidArgument, "mac_crc32c"},
@@ -177,10 +214,25 @@ func TestKMSRefusals(t *testing.T) {
 			return err
 		}, codes.Unimplemented, "GetKeyRing"},
 	}
+	// Over REST these requests have paths that Google's front end doesn't know.
+	noAPI := []string{"no name", "name of a CryptoKey", "public key of a malformed name", "get a version as a key",
+		"list a malformed parent", "update nothing", "another RPC"}
+	// JSON has no place for these.
+	unsendable := []string{"unknown field", "unknown nested field"}
 	for _, tt := range tests {
+		if over.name == overREST.name && slices.Contains(unsendable, tt.name) {
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			err := tt.call()
-			if got := status.Code(err); got != tt.code || err != nil && !strings.Contains(err.Error(), tt.text) {
+			if over.name == overREST.name && slices.Contains(noAPI, tt.name) {
+				answer, ok := errors.AsType[*googleapi.Error](err)
+				if !ok || answer.Code != http.StatusNotFound || !strings.HasPrefix(answer.Body, "<!DOCTYPE html>") {
+					t.Errorf("got %v, want a page of status 404", err)
+				}
+				return
+			}
+			if got := codeOf(err); got != tt.code || err != nil && !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("got %v, want %v with %q", err, tt.code, tt.text)
 			}
 		})
@@ -223,8 +275,10 @@ func TestKMSRoutingHeader(t *testing.T) {
 	}
 }
 
-func TestKMSPermissions(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSPermissions(t *testing.T) { overEach(t, testKMSPermissions) }
+
+func testKMSPermissions(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	_, macVersion := createKey(t, s, "m", kmspb.CryptoKeyVersion_HMAC_SHA256)
 	ctx, data := t.Context(), []byte("header.payload")
@@ -265,7 +319,7 @@ func TestKMSPermissions(t *testing.T) {
 			return err
 		}},
 		{"cloudkms.cryptoKeyVersions.useToVerify", macVersion, func() error {
-			_, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{Name: macVersion, Data: data, Mac: data})
+			_, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{Name: macVersion, Data: data, Mac: make([]byte, 32)})
 			return err
 		}},
 		{"cloudkms.cryptoKeyVersions.destroy", version, func() error {
@@ -282,7 +336,7 @@ func TestKMSPermissions(t *testing.T) {
 			s.Deny(tt.permission, "cloudkms.cryptoKeys.encrypt")
 			err := tt.call()
 			want := fmt.Sprintf("Permission '%s' denied on resource '%s' (or it may not exist).", tt.permission, tt.resource)
-			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), want) {
+			if codeOf(err) != codes.PermissionDenied || !strings.Contains(err.Error(), want) {
 				t.Errorf("denied: got %v, want %q", err, want)
 			}
 			s.Allow(tt.permission)
@@ -290,5 +344,98 @@ func TestKMSPermissions(t *testing.T) {
 				t.Errorf("allowed: %v", err)
 			}
 		})
+	}
+}
+
+func TestKMSUserProject(t *testing.T) { overEach(t, testKMSUserProject) }
+
+func testKMSUserProject(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
+	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
+	billed := metadata.AppendToOutgoingContext(t.Context(), "x-goog-user-project", "tenant")
+	calls := map[string]func(context.Context) error{
+		"AsymmetricSign": func(ctx context.Context) error {
+			_, err := client.AsymmetricSign(ctx, &kmspb.AsymmetricSignRequest{Name: version, Data: []byte("a")})
+			return err
+		},
+		"ListCryptoKeyVersions": func(ctx context.Context) error {
+			_, err := client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: key}).Next()
+			return err
+		},
+	}
+	for name, call := range calls {
+		if err := call(billed); err != nil {
+			t.Errorf("%s, not denied yet: %v", name, err)
+		}
+		s.DenyUserProject("tenant", "other")
+		err := call(billed)
+		denied, ok := errors.AsType[*apierror.APIError](err)
+		if !ok || codeOf(err) != codes.PermissionDenied || denied.Reason() != "USER_PROJECT_DENIED" || denied.Metadata()["consumer"] != "projects/tenant" {
+			t.Errorf("%s, denied: %v, want PERMISSION_DENIED", name, err)
+		}
+		if err := call(t.Context()); err != nil {
+			t.Errorf("%s without a project: %v", name, err)
+		}
+		s.AllowUserProject("tenant")
+		if err := call(billed); err != nil {
+			t.Errorf("%s, allowed again: %v", name, err)
+		}
+	}
+	if got := s.UserProjectCalls("tenant"); got != 6 || s.UserProjectCalls("other") != 0 {
+		t.Errorf("UserProjectCalls = %d, want 6", got)
+	}
+	s.ResetCalls()
+	if got := s.UserProjectCalls("tenant"); got != 0 {
+		t.Errorf("UserProjectCalls after ResetCalls = %d, want 0", got)
+	}
+}
+
+func TestKMSLikeFakeKMS(t *testing.T) { overEach(t, testKMSLikeFakeKMS) }
+
+func testKMSLikeFakeKMS(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
+	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
+	_, mac := createKey(t, s, "m", kmspb.CryptoKeyVersion_HMAC_SHA256)
+	for range 150 {
+		if _, err := s.CreateVersion(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.LikeFakeKMS(true)
+	if got, pages := versions(t, client, &kmspb.ListCryptoKeyVersionsRequest{Parent: key}); len(got) != 151 || pages != 1 {
+		t.Errorf("got %d versions on %d pages, want 151 on 1", len(got), pages)
+	}
+	for name, req := range map[string]*kmspb.ListCryptoKeyVersionsRequest{
+		"filter":     {Parent: key, Filter: "state=ENABLED"},
+		"order_by":   {Parent: key, OrderBy: "name"},
+		"page_size":  {Parent: key, PageSize: 10},
+		"page_token": {Parent: key, PageToken: "x"},
+		"view":       {Parent: key, View: kmspb.CryptoKeyVersion_FULL},
+	} {
+		_, err := client.ListCryptoKeyVersions(t.Context(), req).Next()
+		if codeOf(err) != codes.Unimplemented || !strings.Contains(err.Error(), "field not supported: "+name) {
+			t.Errorf("%s: got %v, want UNIMPLEMENTED", name, err)
+		}
+	}
+	get := func(format kmspb.PublicKey_PublicKeyFormat) error {
+		_, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version, PublicKeyFormat: format})
+		return err
+	}
+	if err := get(kmspb.PublicKey_PEM); codeOf(err) != codes.Unimplemented || !strings.Contains(err.Error(), "public_key_format") {
+		t.Errorf("public_key_format: got %v, want UNIMPLEMENTED", err)
+	}
+	if err := get(0); err != nil {
+		t.Errorf("without public_key_format: %v", err)
+	}
+	data := []byte("header.payload")
+	if _, err := client.AsymmetricSign(t.Context(), &kmspb.AsymmetricSignRequest{Name: version, Data: data, DataCrc32C: testutil.Checksum(data)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.MacSign(t.Context(), &kmspb.MacSignRequest{Name: mac, Data: data, DataCrc32C: testutil.Checksum(data)}); err != nil {
+		t.Error(err)
+	}
+	s.LikeFakeKMS(false)
+	if err := get(kmspb.PublicKey_PEM); err != nil {
+		t.Errorf("once it is like the service again: %v", err)
 	}
 }

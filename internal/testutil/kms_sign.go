@@ -3,123 +3,18 @@ package testutil
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
-	_ "crypto/sha256" // the hashes that crypto.Hash.New makes
-	_ "crypto/sha512"
-	"encoding/pem"
-	"fmt"
+	"errors"
+	"slices"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
-	"filippo.io/mldsa"
-	mldsax509 "filippo.io/mldsa/x509"
+	"filippo.io/mldsa/mldsacrypto"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
-
-// An algorithm is what the server knows about one CryptoKeyVersionAlgorithm.
-type algorithm struct {
-	purpose  kmspb.CryptoKey_CryptoKeyPurpose
-	generate func(s *KMS) (keyMaterial, error)
-	opts     crypto.SignerOpts // its hash is the digest to sign, or the MAC's; no hash: the data itself is signed
-}
-
-// A keyMaterial is one key: signer if it is asymmetric, else secret.
-type keyMaterial struct {
-	algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
-	row       *algorithm
-	signer    crypto.Signer
-	secret    []byte
-}
-
-const (
-	forSigning    = kmspb.CryptoKey_ASYMMETRIC_SIGN
-	forMAC        = kmspb.CryptoKey_MAC
-	forEncryption = kmspb.CryptoKey_ENCRYPT_DECRYPT
-)
-
-var algorithms = map[kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm]*algorithm{
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256:  {forSigning, rsaOf(2048), crypto.SHA256},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256:  {forSigning, rsaOf(3072), crypto.SHA256},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256:  {forSigning, rsaOf(4096), crypto.SHA256},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512:  {forSigning, rsaOf(4096), crypto.SHA512},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256:    {forSigning, rsaOf(2048), pss(crypto.SHA256)},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256:    {forSigning, rsaOf(3072), pss(crypto.SHA256)},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256:    {forSigning, rsaOf(4096), pss(crypto.SHA256)},
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512:    {forSigning, rsaOf(4096), pss(crypto.SHA512)},
-	kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256:         {forSigning, ecdsaOn(elliptic.P256()), crypto.SHA256},
-	kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384:         {forSigning, ecdsaOn(elliptic.P384()), crypto.SHA384},
-	kmspb.CryptoKeyVersion_EC_SIGN_ED25519:             {forSigning, ed25519Key, crypto.Hash(0)},
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44:           {forSigning, mldsaOf(mldsa.MLDSA44()), &mldsa.Options{}},
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65:           {forSigning, mldsaOf(mldsa.MLDSA65()), &mldsa.Options{}},
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87:           {forSigning, mldsaOf(mldsa.MLDSA87()), &mldsa.Options{}},
-	kmspb.CryptoKeyVersion_HMAC_SHA256:                 {forMAC, secretOf(32), crypto.SHA256},
-	kmspb.CryptoKeyVersion_HMAC_SHA384:                 {forMAC, secretOf(48), crypto.SHA384},
-	kmspb.CryptoKeyVersion_HMAC_SHA512:                 {forMAC, secretOf(64), crypto.SHA512},
-	kmspb.CryptoKeyVersion_GOOGLE_SYMMETRIC_ENCRYPTION: {forEncryption, secretOf(32), crypto.Hash(0)},
-}
-
-func pss(h crypto.Hash) *rsa.PSSOptions {
-	return &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: h}
-}
-
-// rsaOf takes a key that no other version of the server has.
-func rsaOf(bits int) func(*KMS) (keyMaterial, error) {
-	return func(s *KMS) (keyMaterial, error) {
-		s.mu.Lock()
-		n := s.rsaKeys[bits]
-		s.rsaKeys[bits]++
-		s.mu.Unlock()
-		key, err := rsaKey(bits, n)
-		return keyMaterial{signer: key}, err
-	}
-}
-
-func ecdsaOn(curve elliptic.Curve) func(*KMS) (keyMaterial, error) {
-	return func(*KMS) (keyMaterial, error) {
-		key, err := ecdsa.GenerateKey(curve, rand.Reader)
-		return keyMaterial{signer: key}, err
-	}
-}
-
-func ed25519Key(*KMS) (keyMaterial, error) {
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	return keyMaterial{signer: key}, err
-}
-
-func mldsaOf(params mldsa.Parameters) func(*KMS) (keyMaterial, error) {
-	return func(*KMS) (keyMaterial, error) {
-		key, err := mldsa.GenerateKey(params)
-		return keyMaterial{signer: key}, err
-	}
-}
-
-func secretOf(size int) func(*KMS) (keyMaterial, error) {
-	return func(*KMS) (keyMaterial, error) {
-		secret := make([]byte, size)
-		_, err := rand.Read(secret)
-		return keyMaterial{secret: secret}, err
-	}
-}
-
-// generate makes the key of a new version.
-func (s *KMS) generate(alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) (*keyVersion, error) {
-	row := algorithms[alg]
-	if row == nil {
-		return nil, fmt.Errorf("testutil: the KMS server doesn't support %v", alg)
-	}
-	material, err := row.generate(s)
-	if err != nil {
-		return nil, fmt.Errorf("testutil: making a key for %v: %w", alg, err)
-	}
-	material.algorithm, material.row = alg, row
-	return &keyVersion{keyMaterial: material}, nil
-}
 
 func (m keyMaterial) mac(data []byte) []byte {
 	h := hmac.New(m.row.opts.HashFunc().New, m.secret)
@@ -128,43 +23,41 @@ func (m keyMaterial) mac(data []byte) []byte {
 }
 
 func (k kmsService) GetPublicKey(_ context.Context, req *kmspb.GetPublicKeyRequest) (*kmspb.PublicKey, error) {
-	v, err := k.s.usable(req.GetName(), forSigning)
+	v, err := k.s.usable(req.GetName(), forSigning, forDecryption, forEncapsulation)
 	if err != nil {
 		return nil, err
 	}
-	der, err := mldsax509.MarshalPKIXPublicKey(v.signer.Public())
+	format := req.GetPublicKeyFormat()
+	if !slices.Contains(v.row.formats, format) {
+		return nil, badFormat(v.keyMaterial, format)
+	}
+	key, err := encodePublicKey(v.public, format)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	format := req.GetPublicKeyFormat()
 	resp := &kmspb.PublicKey{
 		Name:            v.name,
 		Algorithm:       v.algorithm,
-		ProtectionLevel: kmspb.ProtectionLevel_SOFTWARE,
+		ProtectionLevel: v.level,
 		PublicKeyFormat: format,
 	}
-
-	pqc, isPQC := v.signer.Public().(*mldsa.PublicKey)
-	var data []byte
-	switch {
-	case format == kmspb.PublicKey_PUBLIC_KEY_FORMAT_UNSPECIFIED && !isPQC:
-		resp.Pem = string(text)
-		resp.PemCrc32C = Checksum(text)
-		return resp, nil
-	case format == kmspb.PublicKey_PUBLIC_KEY_FORMAT_UNSPECIFIED:
-		return nil, status.Errorf(codes.InvalidArgument, "The public_key_format is required for the PQC algorithm %v.", v.algorithm)
-	case format == kmspb.PublicKey_PEM:
-		data = text
-	case format == kmspb.PublicKey_DER && !isPQC:
-		data = der
-	case format == kmspb.PublicKey_NIST_PQC && isPQC:
-		data = pqc.Bytes()
-	default:
-		return nil, status.Errorf(codes.InvalidArgument, "The public_key_format %v is not supported for %v.", format, v.algorithm)
+	if format == noFormat {
+		resp.Pem = string(key)
+		resp.PemCrc32C = Checksum(key)
+	} else {
+		resp.PublicKey = &kmspb.ChecksummedData{Data: key, Crc32CChecksum: Checksum(key)}
 	}
-	resp.PublicKey = &kmspb.ChecksummedData{Data: data, Crc32CChecksum: Checksum(data)}
 	return resp, nil
+}
+
+func badFormat(m keyMaterial, format kmspb.PublicKey_PublicKeyFormat) error {
+	switch {
+	case format == noFormat:
+		return status.Errorf(codes.InvalidArgument, "The public_key_format is required for the PQC algorithm %v.", m.algorithm)
+	case slices.Equal(m.row.formats, nistOnly):
+		return status.Error(codes.InvalidArgument, "Only NIST_PQC format is supported for PQC algorithms.")
+	}
+	return status.Errorf(codes.InvalidArgument, "The public_key_format %v is not supported for %v.", format, m.algorithm)
 }
 
 func (k kmsService) AsymmetricSign(_ context.Context, req *kmspb.AsymmetricSignRequest) (*kmspb.AsymmetricSignResponse, error) {
@@ -180,7 +73,7 @@ func (k kmsService) AsymmetricSign(_ context.Context, req *kmspb.AsymmetricSignR
 	if err := checkCRC("data", req.GetData(), req.DataCrc32C); err != nil {
 		return nil, err
 	}
-	hash, digest := digestOf(req.GetDigest())
+	kind, digest := digestOf(req.GetDigest())
 	if err := checkCRC("digest", digest, req.DigestCrc32C); err != nil {
 		return nil, err
 	}
@@ -189,22 +82,17 @@ func (k kmsService) AsymmetricSign(_ context.Context, req *kmspb.AsymmetricSignR
 		return nil, err
 	}
 
-	input, want := req.GetData(), v.row.opts.HashFunc()
-	switch {
-	case req.GetDigest() != nil && want == 0:
-		return nil, status.Errorf(codes.InvalidArgument, "The algorithm %v signs data, not a digest.", v.algorithm)
-	case req.GetDigest() != nil && hash != want:
-		return nil, status.Errorf(codes.InvalidArgument, "The algorithm %v needs a digest of %v.", v.algorithm, want)
-	case req.GetDigest() != nil && len(digest) != want.Size():
-		return nil, status.Errorf(codes.InvalidArgument, "The digest has %d bytes, %v has %d.", len(digest), want, want.Size())
-	case req.GetDigest() != nil:
-		input = digest
-	case want != 0:
-		h := want.New()
-		h.Write(input)
-		input = h.Sum(nil)
+	input, err := v.signingInput(req.GetData(), req.GetDigest() != nil, kind, digest)
+	if err != nil {
+		return nil, err
+	}
+	if v.signer == nil {
+		return nil, status.Errorf(codes.Unimplemented, "testutil: the KMS server has no signatures of %v", v.algorithm)
 	}
 	signature, err := v.signer.Sign(rand.Reader, input, v.row.opts)
+	if errors.Is(err, rsa.ErrMessageTooLong) {
+		return nil, status.Errorf(codes.InvalidArgument, "The data has %d bytes, too many for %v.", len(input), v.algorithm)
+	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -214,8 +102,36 @@ func (k kmsService) AsymmetricSign(_ context.Context, req *kmspb.AsymmetricSignR
 		SignatureCrc32C:      Checksum(signature),
 		VerifiedDigestCrc32C: req.DigestCrc32C != nil,
 		VerifiedDataCrc32C:   req.DataCrc32C != nil,
-		ProtectionLevel:      kmspb.ProtectionLevel_SOFTWARE,
+		ProtectionLevel:      v.level,
 	}, nil
+}
+
+// signingInput returns what is signed of a request that holds either data or a
+// digest of a kind.
+func (v keyVersion) signingInput(data []byte, digested bool, kind crypto.Hash, digest []byte) ([]byte, error) {
+	want := v.row.opts.HashFunc()
+	if !digested {
+		switch want {
+		case 0:
+			return data, nil
+		case mldsacrypto.MLDSAMu:
+			return nil, status.Errorf(codes.InvalidArgument, "The algorithm %v signs a digest.external_mu, not data.", v.algorithm)
+		}
+		h := want.New()
+		h.Write(data)
+		return h.Sum(nil), nil
+	}
+	switch {
+	case v.level == kmspb.ProtectionLevel_EXTERNAL || v.level == kmspb.ProtectionLevel_EXTERNAL_VPC:
+		return nil, status.Errorf(codes.InvalidArgument, "Keys of protection level %v sign data, not a digest.", v.level)
+	case want == 0:
+		return nil, status.Errorf(codes.InvalidArgument, "The algorithm %v signs data, not a digest.", v.algorithm)
+	case kind != want:
+		return nil, status.Errorf(codes.InvalidArgument, "The algorithm %v needs a digest of %s.", v.algorithm, digestName(want))
+	case len(digest) != digestSize(want):
+		return nil, status.Errorf(codes.InvalidArgument, "The digest has %d bytes, %s has %d.", len(digest), digestName(want), digestSize(want))
+	}
+	return digest, nil
 }
 
 // digestOf returns the kind and the bytes of a digest, no kind if it is empty.
@@ -227,8 +143,26 @@ func digestOf(d *kmspb.Digest) (crypto.Hash, []byte) {
 		return crypto.SHA384, d.Sha384
 	case *kmspb.Digest_Sha512:
 		return crypto.SHA512, d.Sha512
+	case *kmspb.Digest_ExternalMu:
+		return mldsacrypto.MLDSAMu, d.ExternalMu
 	}
 	return 0, nil
+}
+
+// Before Go 1.27 package crypto knows neither size nor name of MLDSAMu.
+
+func digestSize(h crypto.Hash) int {
+	if h == mldsacrypto.MLDSAMu {
+		return 64
+	}
+	return h.Size()
+}
+
+func digestName(h crypto.Hash) string {
+	if h == mldsacrypto.MLDSAMu {
+		return "external_mu"
+	}
+	return h.String()
 }
 
 func (k kmsService) MacSign(_ context.Context, req *kmspb.MacSignRequest) (*kmspb.MacSignResponse, error) {
@@ -245,7 +179,7 @@ func (k kmsService) MacSign(_ context.Context, req *kmspb.MacSignRequest) (*kmsp
 		Mac:                tag,
 		MacCrc32C:          Checksum(tag),
 		VerifiedDataCrc32C: req.DataCrc32C != nil,
-		ProtectionLevel:    kmspb.ProtectionLevel_SOFTWARE,
+		ProtectionLevel:    v.level,
 	}, nil
 }
 
@@ -260,6 +194,10 @@ func (k kmsService) MacVerify(_ context.Context, req *kmspb.MacVerifyRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	if size := v.row.opts.HashFunc().Size(); len(req.GetMac()) != size {
+		// As in Google's own fake (fakekms); the service's answer isn't documented.
+		return nil, status.Errorf(codes.InvalidArgument, "The field mac has %d bytes, a MAC of %v has %d.", len(req.GetMac()), v.algorithm, size)
+	}
 	success := hmac.Equal(req.GetMac(), v.mac(req.GetData()))
 	return &kmspb.MacVerifyResponse{
 		Name:                     v.name,
@@ -267,7 +205,7 @@ func (k kmsService) MacVerify(_ context.Context, req *kmspb.MacVerifyRequest) (*
 		VerifiedDataCrc32C:       req.DataCrc32C != nil,
 		VerifiedMacCrc32C:        req.MacCrc32C != nil,
 		VerifiedSuccessIntegrity: success,
-		ProtectionLevel:          kmspb.ProtectionLevel_SOFTWARE,
+		ProtectionLevel:          v.level,
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package testutil_test
 import (
 	"context"
 	"crypto/rsa"
+	"encoding/json"
 	"errors"
 	"net"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"go.uber.org/goleak"
+	"google.golang.org/api/googleapi"
+	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -33,25 +36,100 @@ const (
 	pending          = kmspb.CryptoKeyVersion_PENDING_GENERATION
 )
 
+// A transport makes clients of a server.
+type transport struct {
+	name string
+	dial func(*testutil.KMS, context.Context, ...option.ClientOption) (*kms.KeyManagementClient, error)
+}
+
+var (
+	overGRPC = transport{"gRPC", (*testutil.KMS).Client}
+	overREST = transport{"REST", (*testutil.KMS).RESTClient}
+)
+
+// overEach runs f for each transport.
+func overEach(t *testing.T, f func(t *testing.T, over transport)) {
+	for _, over := range []transport{overGRPC, overREST} {
+		t.Run(over.name, func(t *testing.T) { f(t, over) })
+	}
+}
+
 // newKMS starts a server and a client that end with the test.
-func newKMS(t *testing.T, opts ...testutil.Option) (*testutil.KMS, *kms.KeyManagementClient) {
+func (over transport) newKMS(t *testing.T, opts ...testutil.Option) (*testutil.KMS, *kms.KeyManagementClient) {
 	t.Helper()
 	s, err := testutil.NewKMS(opts...)
 	if err != nil {
 		t.Fatalf("NewKMS: %v", err)
 	}
 	t.Cleanup(s.Close)
-	client, err := s.Client(t.Context())
-	if err != nil {
-		t.Fatalf("Client: %v", err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return s, client
+	return s, over.connect(t, s)
 }
 
-func createKey(t *testing.T, s *testutil.KMS, id string, alg algorithm) (key, version string) {
+func (over transport) connect(t *testing.T, s *testutil.KMS) *kms.KeyManagementClient {
 	t.Helper()
-	version, err := s.CreateKey(id, alg)
+	client, err := over.dial(s, t.Context())
+	if err != nil {
+		t.Fatalf("making a client: %v", err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func newKMS(t *testing.T, opts ...testutil.Option) (*testutil.KMS, *kms.KeyManagementClient) {
+	t.Helper()
+	return overGRPC.newKMS(t, opts...)
+}
+
+// restCodes are the codes by their names in a REST API's errors, and the HTTP
+// status that each comes with.
+var restCodes = map[string]struct {
+	code codes.Code
+	http int
+}{
+	"CANCELLED":           {codes.Canceled, 499},
+	"UNKNOWN":             {codes.Unknown, 500},
+	"INVALID_ARGUMENT":    {codes.InvalidArgument, 400},
+	"DEADLINE_EXCEEDED":   {codes.DeadlineExceeded, 504},
+	"NOT_FOUND":           {codes.NotFound, 404},
+	"ALREADY_EXISTS":      {codes.AlreadyExists, 409},
+	"PERMISSION_DENIED":   {codes.PermissionDenied, 403},
+	"RESOURCE_EXHAUSTED":  {codes.ResourceExhausted, 429},
+	"FAILED_PRECONDITION": {codes.FailedPrecondition, 400},
+	"ABORTED":             {codes.Aborted, 409},
+	"OUT_OF_RANGE":        {codes.OutOfRange, 400},
+	"UNIMPLEMENTED":       {codes.Unimplemented, 501},
+	"INTERNAL":            {codes.Internal, 500},
+	"UNAVAILABLE":         {codes.Unavailable, 503},
+	"DATA_LOSS":           {codes.DataLoss, 500},
+	"UNAUTHENTICATED":     {codes.Unauthenticated, 401},
+}
+
+// codeOf returns the code that the server has answered with. Over REST it is in
+// the body, since HTTP has fewer codes.
+func codeOf(err error) codes.Code {
+	var answer *googleapi.Error
+	if !errors.As(err, &answer) {
+		return status.Code(err)
+	}
+	var body struct {
+		Error struct {
+			Code            int
+			Message, Status string
+		}
+	}
+	if json.Unmarshal([]byte(answer.Body), &body) != nil {
+		return codes.Unknown
+	}
+	known := restCodes[body.Error.Status]
+	if answer.Code != known.http || body.Error.Code != known.http || body.Error.Message != answer.Message {
+		return codes.Unknown
+	}
+	return known.code
+}
+
+func createKey(t *testing.T, s *testutil.KMS, id string, alg algorithm, level ...kmspb.ProtectionLevel) (key, version string) {
+	t.Helper()
+	version, err := s.CreateKey(id, alg, level...)
 	if err != nil {
 		t.Fatalf("CreateKey(%q, %v): %v", id, alg, err)
 	}
@@ -72,7 +150,14 @@ func TestKMSAdmin(t *testing.T) {
 	failures := map[string]func() (string, error){
 		"existing key":      func() (string, error) { return s.CreateKey("k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519) },
 		"bad ID":            func() (string, error) { return s.CreateKey("a/b", kmspb.CryptoKeyVersion_EC_SIGN_ED25519) },
-		"foreign algorithm": func() (string, error) { return s.CreateKey("l", kmspb.CryptoKeyVersion_HMAC_SHA1) },
+		"foreign algorithm": func() (string, error) { return s.CreateKey("l", 99) },
+		"secp256k1 in software": func() (string, error) {
+			return s.CreateKey("l", kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, kmspb.ProtectionLevel_SOFTWARE)
+		},
+		"external MAC": func() (string, error) {
+			return s.CreateKey("l", kmspb.CryptoKeyVersion_HMAC_SHA256, kmspb.ProtectionLevel_EXTERNAL)
+		},
+		"no level":          func() (string, error) { return s.CreateKey("l", kmspb.CryptoKeyVersion_EC_SIGN_ED25519, 0) },
 		"version of no key": func() (string, error) { return s.CreateVersion(key + "x") },
 		"version of a MAC":  func() (string, error) { return s.CreateVersion(key, kmspb.CryptoKeyVersion_HMAC_SHA256) },
 		"unknown algorithm": func() (string, error) { return s.CreateVersion(key, 0) },
@@ -90,8 +175,10 @@ func TestKMSAdmin(t *testing.T) {
 	s.SetState(key+"/cryptoKeyVersions/3", enabled)
 }
 
-func TestKMSCounts(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSCounts(t *testing.T) { overEach(t, testKMSCounts) }
+
+func testKMSCounts(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	if got := s.Connections(); got != 0 {
 		t.Errorf("Connections before the first call = %d, want 0", got)
@@ -101,7 +188,7 @@ func TestKMSCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: key}) // refused, but counted
+	client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version + "0"}) // refused, but counted
 	client.GetCryptoKey(t.Context(), &kmspb.GetCryptoKeyRequest{Name: key})
 	if got := s.Calls("GetPublicKey"); got != 4 {
 		t.Errorf("Calls(GetPublicKey) = %d, want 4", got)
@@ -118,15 +205,17 @@ func TestKMSCounts(t *testing.T) {
 	}
 }
 
-func TestKMSIntercept(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSIntercept(t *testing.T) { overEach(t, testKMSIntercept) }
+
+func testKMSIntercept(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	_, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	req := &kmspb.AsymmetricSignRequest{Name: version, Data: []byte("header.payload")}
 
 	s.Intercept(func(context.Context, string, proto.Message, testutil.KMSHandler) (proto.Message, error) {
 		return nil, status.Error(codes.ResourceExhausted, "quota")
 	})
-	if _, err := client.AsymmetricSign(t.Context(), req); status.Code(err) != codes.ResourceExhausted {
+	if _, err := client.AsymmetricSign(t.Context(), req); codeOf(err) != codes.ResourceExhausted {
 		t.Errorf("failing hook: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 
@@ -154,15 +243,17 @@ func TestKMSIntercept(t *testing.T) {
 }
 
 // Clients sign and list while the admin plane changes the key under them.
-func TestKMSConcurrentUse(t *testing.T) {
-	s, client := newKMS(t)
+func TestKMSConcurrentUse(t *testing.T) { overEach(t, testKMSConcurrentUse) }
+
+func testKMSConcurrentUse(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
 	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 20 {
 				_, err := client.AsymmetricSign(t.Context(), &kmspb.AsymmetricSignRequest{Name: version, Data: []byte("header.payload")})
-				if code := status.Code(err); code != codes.OK && code != codes.FailedPrecondition {
+				if code := codeOf(err); code != codes.OK && code != codes.FailedPrecondition {
 					t.Errorf("AsymmetricSign: %v", err)
 				}
 				if _, err := client.ListCryptoKeyVersions(t.Context(), &kmspb.ListCryptoKeyVersionsRequest{Parent: key}).Next(); err != nil {
@@ -184,10 +275,12 @@ func TestKMSConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestKMSOutage(t *testing.T) {
+func TestKMSOutage(t *testing.T) { overEach(t, testKMSOutage) }
+
+func testKMSOutage(t *testing.T, over transport) {
 	for name, opts := range map[string][]testutil.Option{"TCP": nil, "in memory": {testutil.InMemory()}} {
 		t.Run(name, func(t *testing.T) {
-			s, client := newKMS(t, opts...)
+			s, client := over.newKMS(t, opts...)
 			_, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 			get := func(timeout time.Duration) error {
 				ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -254,59 +347,68 @@ func TestKMSOutage(t *testing.T) {
 // In a bubble, hours pass at once: the server may only wait for its own clock,
 // channels and pipes.
 func TestKMSInBubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, client := newKMS(t, testutil.InMemory())
-		key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
-
-		s.SetLatency(20 * time.Second)
-		start := time.Now()
-		if _, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
-			t.Fatalf("GetPublicKey: %v", err)
-		}
-		if got := time.Since(start); got != 20*time.Second {
-			t.Errorf("the call took %v, want 20s", got)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		start = time.Now()
-		if _, err := client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: version}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v, want context.DeadlineExceeded", err)
-		}
-		if got := time.Since(start); got != time.Second {
-			t.Errorf("the call took %v, want 1s", got)
-		}
-		s.SetLatency(0)
-
-		s.SetGenerationDelay(time.Minute)
-		v, err := client.CreateCryptoKeyVersion(t.Context(), &kmspb.CreateCryptoKeyVersionRequest{Parent: key})
-		if err != nil {
-			t.Fatalf("CreateCryptoKeyVersion: %v", err)
-		}
-		_, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name})
-		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "PENDING_GENERATION") {
-			t.Errorf("while generating: got %v, want FAILED_PRECONDITION", err)
-		}
-		time.Sleep(time.Minute)
-		if _, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name}); err != nil {
-			t.Errorf("once generated: %v", err)
-		}
-
-		if _, err := client.DestroyCryptoKeyVersion(t.Context(), &kmspb.DestroyCryptoKeyVersionRequest{Name: v.Name}); err != nil {
-			t.Fatalf("DestroyCryptoKeyVersion: %v", err)
-		}
-		time.Sleep(30 * 24 * time.Hour)
-		_, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name})
-		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "current state is: DESTROYED") {
-			t.Errorf("a month after Destroy: got %v, want DESTROYED", err)
-		}
-
-		s.Stop()
-		go func() {
-			time.Sleep(3 * time.Second)
-			s.Restart()
-		}()
-		if _, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
-			t.Errorf("across an outage: %v", err)
-		}
+	overEach(t, func(t *testing.T, over transport) {
+		synctest.Test(t, func(t *testing.T) { testKMSInBubble(t, over) })
 	})
+}
+
+func testKMSInBubble(t *testing.T, over transport) {
+	s, client := over.newKMS(t, testutil.InMemory())
+	key, version := createKey(t, s, "k", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
+
+	s.SetLatency(20 * time.Second)
+	start := time.Now()
+	if _, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
+		t.Fatalf("GetPublicKey: %v", err)
+	}
+	if got := time.Since(start); got != 20*time.Second {
+		t.Errorf("the call took %v, want 20s", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	start = time.Now()
+	if _, err := client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: version}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want context.DeadlineExceeded", err)
+	}
+	if got := time.Since(start); got != time.Second {
+		t.Errorf("the call took %v, want 1s", got)
+	}
+	s.SetLatency(0)
+
+	s.SetGenerationDelay(time.Minute)
+	v, err := client.CreateCryptoKeyVersion(t.Context(), &kmspb.CreateCryptoKeyVersionRequest{Parent: key})
+	if err != nil {
+		t.Fatalf("CreateCryptoKeyVersion: %v", err)
+	}
+	_, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name})
+	if codeOf(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "PENDING_GENERATION") {
+		t.Errorf("while generating: got %v, want FAILED_PRECONDITION", err)
+	}
+	time.Sleep(time.Minute)
+	if _, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name}); err != nil {
+		t.Errorf("once generated: %v", err)
+	}
+
+	if _, err := client.DestroyCryptoKeyVersion(t.Context(), &kmspb.DestroyCryptoKeyVersionRequest{Name: v.Name}); err != nil {
+		t.Fatalf("DestroyCryptoKeyVersion: %v", err)
+	}
+	time.Sleep(30 * 24 * time.Hour)
+	_, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: v.Name})
+	if codeOf(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "current state is: DESTROYED") {
+		t.Errorf("a month after Destroy: got %v, want DESTROYED", err)
+	}
+
+	s.Stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		time.Sleep(3 * time.Second)
+		s.Restart()
+	}()
+	if over.name == overREST.name {
+		<-ended // the REST client doesn't wait for a connection
+	}
+	if _, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
+		t.Errorf("across an outage: %v", err)
+	}
 }

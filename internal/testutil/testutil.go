@@ -1,7 +1,7 @@
 // Package testutil holds servers that speak Google's wire protocols on
 // loopback, so that the real Google clients run unmodified against them: Cloud
-// KMS over gRPC, IAM Credentials and its certificate endpoint over HTTP, and
-// the App Engine API server. They hold real keys, refuse what Google refuses,
+// KMS over gRPC and REST, IAM Credentials and its certificate endpoint over
+// HTTP, and the App Engine API server. They hold real keys, refuse what Google refuses,
 // count calls, rotate keys and inject faults. Tests and examples share them.
 package testutil
 
