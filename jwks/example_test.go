@@ -7,6 +7,9 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 )
@@ -133,4 +136,27 @@ func ExampleJoin() {
 	joined, err := all.PublicKeys(context.Background())
 	fmt.Println(len(joined), err)
 	// Output: 1 <nil>
+}
+
+func ExampleNewKeyfunc() {
+	// In place of Google, this server publishes the keys of accounts.example.
+	server := httptest.NewServer(nil)
+	defer server.Close()
+	signer := edSigner("2026-11")
+	server.Config.Handler = jwks.NewDiscoveryHandler(server.URL, service{[]jwks.Key{signer.key}})
+	token := signer.token("EdDSA", "2026-11")
+
+	keyfunc, err := jwks.NewKeyfunc(context.Background(), &jwks.Config{
+		Issuer:          server.URL, // such as https://accounts.google.com
+		CacheExpiration: 5 * time.Minute,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	parsed, err := jwt.Parse(token, keyfunc) // in a program also jwt.WithIssuer and jwt.WithAudience
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(parsed.Valid, parsed.Header["kid"])
+	// Output: true 2026-11
 }
