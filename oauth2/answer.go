@@ -64,7 +64,7 @@ func (e *answerError) Unwrap() []error { return e.parts }
 
 // failure returns the error of an exchange, without what is secret.
 func (x *exchange) failure(courier *courier, assertion string, err error) error {
-	hide := concealer{assertion, x.secrets}
+	hide := concealer{append([]string{assertion}, x.secrets...)}
 	at := x.endpoint.Scheme + "://" + x.endpoint.Host + x.endpoint.EscapedPath() // a query may hold a key
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		err = outer.Err // the rest of its text is the URL

@@ -22,7 +22,7 @@ type maker struct {
 	lifetime time.Duration
 	backdate time.Duration
 	jwtID    bool
-	logger   *slog.Logger
+	logger   *slog.Logger // nil: slog.Default
 }
 
 const signTimeout = 30 * time.Second
