@@ -279,7 +279,7 @@ func lifetimeOf(token *oauth2.Token) (time.Duration, error) {
 		}
 		return 0, errors.New("expires_in is no number")
 	}
-	if seconds < 1 || seconds > math.MaxInt32 {
+	if seconds < 1 || seconds > math.MaxInt32 || seconds != math.Trunc(seconds) {
 		return 0, errors.New("expires_in is no sensible number of seconds")
 	}
 	return time.Duration(seconds) * time.Second, nil
