@@ -54,7 +54,7 @@ func (m *maker) make(ctx context.Context) (text string, expiry time.Time, err er
 // sign signs a token with further fields in its header.
 func (m *maker) sign(ctx context.Context, header map[string]any, claims jwt.MapClaims) (string, error) {
 	if m.signer != nil {
-		return m.signer.Sign(ctx, claims)
+		return m.signer.SignToken(ctx, header, claims)
 	}
 	token := jwt.NewWithClaims(m.method, claims)
 	maps.Copy(token.Header, header)

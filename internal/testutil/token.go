@@ -172,7 +172,7 @@ func (s *TokenServer) serve(w http.ResponseWriter, r *http.Request) {
 	r.Body = io.NopCloser(strings.NewReader(string(body)))
 	routes := http.NewServeMux()
 	routes.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) { s.serveToken(w, r, string(body)) })
-	routes.HandleFunc("GET /api", s.serveAPI)
+	routes.HandleFunc("/api", s.serveAPI)
 	routes.HandleFunc("GET /app", s.serveApp)
 	routes.HandleFunc("POST /app/installations/{id}/access_tokens", s.serveInstallation)
 
