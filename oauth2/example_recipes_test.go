@@ -25,6 +25,7 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -195,7 +196,7 @@ func ExampleNewTokenSource_snowflake() {
 	config, public, stop := exampleKey(kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 	defer stop()
 	snowflake := exampleLogin(testutil.TokenClient{
-		ID:         "MYORG-MYACCOUNT.BILLING." + fingerprint(public),
+		ID:         "MYORG-MYACCOUNT.BILLING." + jwks.Key{Public: public}.Fingerprint(),
 		Subjects:   []string{"MYORG-MYACCOUNT.BILLING"},
 		Algorithms: []string{"RS256"},
 		Key:        func(string) crypto.PublicKey { return public },
@@ -209,10 +210,14 @@ func ExampleNewTokenSource_snowflake() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	keys, err := signer.PublicKeys(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
 	const user = "MYORG-MYACCOUNT.BILLING" // in capitals
 	source, err := oauth2.NewTokenSource(ctx, oauth2.Config{
 		Signer:  signer,
-		Issuer:  user + "." + fingerprint(public),
+		Issuer:  user + "." + keys[0].Fingerprint(),
 		Subject: user,
 	})
 	if err != nil {
@@ -330,14 +335,4 @@ func exampleCertificate(public crypto.PublicKey) (*x509.Certificate, string) {
 	}
 	thumbprint := sha256.Sum256(der)
 	return certificate, base64.RawURLEncoding.EncodeToString(thumbprint[:])
-}
-
-// fingerprint is the hash of a public key as Snowflake shows it.
-func fingerprint(public crypto.PublicKey) string {
-	der, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		log.Fatal(err)
-	}
-	sum := sha256.Sum256(der)
-	return "SHA256:" + base64.StdEncoding.EncodeToString(sum[:])
 }
