@@ -2,6 +2,7 @@ package oauth2_test
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -32,8 +33,8 @@ import (
 
 // An http.Client sends a token that a service account signs with signJwt.
 func ExampleJWTAccessTokenSource() {
-	config, stop := exampleAccount()
-	defer stop()
+	google, config := exampleAccount()
+	defer google.Close()
 	api := exampleAPI(gcpjwt.IAMVerifyKeyfunc(context.Background(), config))
 	defer api.Close()
 
@@ -52,7 +53,7 @@ func ExampleJWTAccessTokenSource() {
 // Tokens signed with a key in Cloud KMS. The transport asks the source for each
 // request, so that renewals happen in the background.
 func ExampleNewTokenSource() {
-	config, stop := exampleKey()
+	config, _, stop := exampleKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	ctx := context.Background()
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
@@ -63,8 +64,12 @@ func ExampleNewTokenSource() {
 	defer api.Close()
 
 	// config is &gcpjwt.KMSConfig{KeyPath: "projects/.../cryptoKeys/..."}.
-	source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(ctx, config), oauth2.Config{
-		Method:   gcpjwt.SigningMethodKMSES256,
+	signer, err := gcpjwt.NewKMSSigner(ctx, config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	source, err := oauth2.NewTokenSource(ctx, oauth2.Config{
+		Signer:   signer,
 		Issuer:   "https://billing.example.com",
 		Subject:  "billing",
 		Audience: []string{"https://api.example.com"},
@@ -82,7 +87,7 @@ func ExampleNewTokenSource() {
 
 // A gRPC connection sends a token with each RPC.
 func ExampleNewTokenSource_gRPC() {
-	config, stop := exampleKey()
+	config, _, stop := exampleKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	ctx := context.Background()
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
@@ -92,8 +97,12 @@ func ExampleNewTokenSource_gRPC() {
 	address, roots, stopServer := exampleHealthServer(keyfunc)
 	defer stopServer()
 
-	source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(ctx, config), oauth2.Config{
-		Method:   gcpjwt.SigningMethodKMSES256,
+	signer, err := gcpjwt.NewKMSSigner(ctx, config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	source, err := oauth2.NewTokenSource(ctx, oauth2.Config{
+		Signer:   signer,
 		Subject:  "billing",
 		Audience: []string{"https://api.example.com"},
 	})
@@ -119,7 +128,16 @@ func ExampleNewTokenSource_gRPC() {
 
 // get returns the status and the body of a response.
 func get(client *http.Client, url string) string {
-	response, err := client.Get(url)
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return do(client, request)
+}
+
+// do is get for another request.
+func do(client *http.Client, request *http.Request) string {
+	response, err := client.Do(request)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -133,7 +151,7 @@ func get(client *http.Client, url string) string {
 }
 
 // exampleAccount returns a configuration of a service account on a test server.
-func exampleAccount() (*gcpjwt.IAMConfig, func()) {
+func exampleAccount() (*testutil.IAM, *gcpjwt.IAMConfig) {
 	server, err := testutil.NewIAM()
 	if err != nil {
 		log.Fatal(err)
@@ -145,23 +163,23 @@ func exampleAccount() (*gcpjwt.IAMConfig, func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return &gcpjwt.IAMConfig{
+	return server, &gcpjwt.IAMConfig{
 		ServiceAccount: account,
 		IAMType:        gcpjwt.IAMJwtType,
 		IAMService:     service,
 		EnableCache:    true,
 		Client:         server.Client(),
 		CertificateURL: server.CertificateURL(),
-	}, server.Close
+	}
 }
 
-// exampleKey returns a configuration of a P-256 key on a test server.
-func exampleKey() (*gcpjwt.KMSConfig, func()) {
+// exampleKey returns a configuration of a key on a test server, and its public key.
+func exampleKey(algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) (*gcpjwt.KMSConfig, crypto.PublicKey, func()) {
 	server, err := testutil.NewKMS()
 	if err != nil {
 		log.Fatal(err)
 	}
-	version, err := server.CreateKey("example", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	version, err := server.CreateKey("example", algorithm)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -169,7 +187,7 @@ func exampleKey() (*gcpjwt.KMSConfig, func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}, func() {
+	return &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}, server.PublicKey(version), func() {
 		client.Close()
 		server.Close()
 	}

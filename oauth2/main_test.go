@@ -2,6 +2,8 @@ package oauth2_test
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
 	"testing"
 	"time"
 
@@ -37,4 +39,14 @@ func unixTime(t *testing.T, claims jwt.MapClaims, name string) time.Time {
 		t.Fatalf("claim %s: %v", name, err)
 	}
 	return time.Unix(seconds, 0)
+}
+
+// read returns the body of a response.
+func read(t *testing.T, response *http.Response) string {
+	t.Helper()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
 }

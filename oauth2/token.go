@@ -20,15 +20,14 @@ package oauth2
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/logs"
 	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
 )
 
@@ -43,7 +42,7 @@ import (
 // an IAMType that is not set, a malformed account or an empty audience.
 func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audience string) (oauth2.TokenSource, error) {
 	if config == nil {
-		return nil, fmt.Errorf("%w: JWTAccessTokenSource needs an *IAMConfig", gcpjwt.ErrMissingConfig)
+		return nil, errs.Errorf("%w: JWTAccessTokenSource needs an *IAMConfig", gcpjwt.ErrMissingConfig)
 	}
 	var method *gcpjwt.SigningMethodIAM
 	switch config.IAMType {
@@ -82,25 +81,16 @@ func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audienc
 // if that is less) it waits for a new one or returns an error. The Expiry of a
 // token is its exp. Callers share the token and must not modify it.
 func NewTokenSource(ctx context.Context, config Config) (oauth2.TokenSource, error) {
-	logger, err := loggerFrom(ctx, config.Method)
+	maker, err := config.newMaker(ctx)
 	if err != nil {
 		return nil, err
 	}
-	lifetime, err := config.lifetime()
-	if err != nil {
-		return nil, err
-	}
-	claims, err := config.claims()
-	if err != nil {
-		return nil, err
-	}
-	s := &source{
-		ctx:      context.WithoutCancel(ctx),
-		method:   config.Method,
-		claims:   claims,
-		lifetime: lifetime,
-		logger:   logger,
-	}
+	return start(ctx, &source{maker: maker})
+}
+
+// start returns the source once it has its first token.
+func start(ctx context.Context, s *source) (oauth2.TokenSource, error) {
+	s.ctx = context.WithoutCancel(ctx)
 	if _, err := s.tokens.Get(ctx, s); err != nil {
 		return nil, err
 	}
@@ -110,10 +100,8 @@ func NewTokenSource(ctx context.Context, config Config) (oauth2.TokenSource, err
 // source is a token source, and the origin of the tokens that it keeps.
 type source struct {
 	ctx      context.Context // kept because Token takes none
-	method   jwt.SigningMethod
-	claims   jwt.MapClaims // all but the times
-	lifetime time.Duration
-	logger   *slog.Logger // may be nil
+	maker    *maker
+	exchange *exchange // nil: what maker makes are the tokens
 
 	// cloud.google.com/go/auth has a cached token provider as well. After a
 	// failed background renewal it waits for the expiry before it tries again,
@@ -126,42 +114,34 @@ type source struct {
 func (s *source) Token() (*oauth2.Token, error) { return s.tokens.Get(s.ctx, s) }
 
 const (
-	signTimeout    = 30 * time.Second
 	maxRenewEarly  = 5 * time.Minute
 	maxExpireEarly = 10 * time.Second // for the token's way to its verifier
 )
 
-// Fetch signs a new token.
+// Fetch makes a new token, with the values of the context that the constructor got.
 func (s *source) Fetch(context.Context) (*oauth2.Token, refresh.Lifetime, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, signTimeout)
-	defer cancel()
-
-	now := time.Now().Round(0) // JWTs live by the wall clock
-	issued := now.Truncate(time.Second)
-	expiry := issued.Add(s.lifetime)
-	claims := maps.Clone(s.claims)
-	claims["iat"], claims["nbf"], claims["exp"] = issued.Unix(), issued.Unix(), expiry.Unix()
-
-	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(s.method, claims))
+	began := time.Now().Round(0)
+	text, expiry, err := s.maker.make(s.ctx)
 	if err != nil {
 		return nil, refresh.Lifetime{}, err
 	}
-	if !time.Now().Before(expiry) {
-		return nil, refresh.Lifetime{}, fmt.Errorf("gcpjwt: signing took longer than the token's lifetime of %v: %w", s.lifetime, jwt.ErrTokenExpired)
+	token, lifetime := &oauth2.Token{AccessToken: text, TokenType: "Bearer", Expiry: expiry}, s.maker.lifetime
+	if s.exchange != nil {
+		if token, lifetime, err = s.exchange.do(s.ctx, text); err != nil {
+			return nil, refresh.Lifetime{}, err
+		}
 	}
-	// Lifetimes count from the start of the fetch, just before now.
-	left := expiry.Sub(now)
-	return &oauth2.Token{AccessToken: text, TokenType: "Bearer", Expiry: expiry}, refresh.Lifetime{
-		Renew: left - min(s.lifetime/4, maxRenewEarly),
-		Fresh: left - min(s.lifetime/10, maxExpireEarly),
+	left := token.Expiry.Sub(began) // lifetimes count from the start of the fetch, just before began
+	return token, refresh.Lifetime{
+		Renew: left - min(lifetime/4, maxRenewEarly),
+		Fresh: left - min(lifetime/10, maxExpireEarly),
 	}, nil
 }
 
 // Failed logs the failure to replace a token that is still in use.
-func (s *source) Replaced(_, _ *oauth2.Token) {}
-
 func (s *source) Failed(err error, _ *oauth2.Token) {
-	if s.logger != nil {
-		s.logger.Warn("gcpjwt: keeping the known token", "error", err)
-	}
+	logs.To(s.maker.logger, slog.LevelWarn, "keeping the known token", "error", err)
 }
+
+// Replaced does nothing: a new token is no news.
+func (s *source) Replaced(_, _ *oauth2.Token) {}

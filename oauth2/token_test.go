@@ -238,7 +238,7 @@ func TestConstructionErrors(t *testing.T) {
 		want error
 		text string
 	}{
-		{"no method", source(both, oauth2.Config{}), gcpjwt.ErrInvalidConfig, "Method"},
+		{"no method", source(both, oauth2.Config{}), gcpjwt.ErrInvalidConfig, "Signer or Method"},
 		{"jwt's method", source(both, oauth2.Config{Method: jwt.SigningMethodES256}), gcpjwt.ErrInvalidConfig, "*jwt.SigningMethodECDSA"},
 		{"no KMS configuration", source(context.Background(), oauth2.Config{Method: gcpjwt.SigningMethodKMSES256}), gcpjwt.ErrMissingConfig, "KMSConfig"},
 		{"no IAM configuration", source(context.Background(), oauth2.Config{Method: gcpjwt.SigningMethodIAMJWT}), gcpjwt.ErrMissingConfig, "IAMConfig"},
@@ -251,6 +251,12 @@ func TestConstructionErrors(t *testing.T) {
 		{"exp twice", source(both, with("exp")), gcpjwt.ErrInvalidConfig, "exp is not for it: set Lifetime"},
 		{"nbf twice", source(both, with("nbf")), gcpjwt.ErrInvalidConfig, "nbf is not for it"},
 		{"iat twice", source(both, with("iat")), gcpjwt.ErrInvalidConfig, "iat is not for it"},
+		{"jti twice", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, JWTID: true, Claims: map[string]any{"jti": "1"}}), gcpjwt.ErrInvalidConfig, "jti is not for it"},
+		{"negative Backdate", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, Backdate: -1}), gcpjwt.ErrInvalidConfig, "Backdate -1ns"},
+		{"long Backdate", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, Backdate: 10*time.Minute + 1}), gcpjwt.ErrInvalidConfig, "Backdate 10m0.000000001s"},
+		{"alg", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, Header: map[string]any{"alg": "none"}}), gcpjwt.ErrInvalidConfig, "alg is not for it"},
+		{"KID", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, Header: map[string]any{"KID": "1"}}), gcpjwt.ErrInvalidConfig, "KID is not for it"},
+		{"header of signJwt", source(both, oauth2.Config{Method: gcpjwt.SigningMethodIAMJWT, Header: map[string]any{"typ": "at+jwt"}}), gcpjwt.ErrInvalidConfig, "Header"},
 		{"empty audience", source(both, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256, Audience: []string{"a", ""}}), gcpjwt.ErrInvalidConfig, "Audience"},
 		{"access: no configuration", access(nil, audience), gcpjwt.ErrMissingConfig, "IAMConfig"},
 		{"access: no type", access(account(func(c *gcpjwt.IAMConfig) { c.IAMType = 0 }), audience), gcpjwt.ErrInvalidConfig, "IAMType"},
