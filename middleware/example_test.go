@@ -170,9 +170,12 @@ func exampleAccount() (*gcpjwt.IAMConfig, func()) {
 	}, server.Close
 }
 
-// exampleToken signs a token with signBlob, for an hour unless the claims say
-// otherwise.
+// exampleToken signs a token with signBlob, by the account and for an hour unless the
+// claims say otherwise.
 func exampleToken(config *gcpjwt.IAMConfig, claims jwt.MapClaims) string {
+	if claims["iss"] == nil {
+		claims["iss"] = config.ServiceAccount
+	}
 	if claims["exp"] == nil {
 		claims["exp"] = time.Now().Add(time.Hour).Unix()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -57,6 +58,27 @@ func signed(t testing.TB, claims jwt.MapClaims) string {
 	return text
 }
 
+// far is a date that is far ahead, but within the year 9999.
+const far = int64(1 << 37)
+
+// signedRaw returns a token by testKey whose payload is exactly the one given.
+func signedRaw(t testing.TB, payload string) string {
+	t.Helper()
+	return signedParts(t, `{"alg":"EdDSA","typ":"JWT"}`, payload)
+}
+
+// signedParts is signedRaw with a header of the caller's, too.
+func signedParts(t testing.TB, header, payload string) string {
+	t.Helper()
+	encode := base64.RawURLEncoding.EncodeToString
+	text := encode([]byte(header)) + "." + encode([]byte(payload))
+	sig, err := jwt.SigningMethodEdDSA.Sign(text, testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text + "." + encode(sig)
+}
+
 // raw is a claim in JSON.
 func raw(text string) json.RawMessage { return json.RawMessage(text) }
 
@@ -93,9 +115,9 @@ type answer struct {
 
 var (
 	letIn        = answer{status: http.StatusOK}
-	noToken      = answer{status: http.StatusUnauthorized, challenge: "Bearer"}
-	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer error="invalid_token"`}
-	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer error="insufficient_scope"`}
+	noToken      = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api"`}
+	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api", error="invalid_token"`}
+	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer realm="api", error="invalid_token"`}
 	unavailable  = answer{status: http.StatusServiceUnavailable, retryAfter: "10"}
 	serverFault  = answer{status: http.StatusInternalServerError}
 )
@@ -143,7 +165,7 @@ func startIAM(t testing.TB, opts ...testutil.Option) (*testutil.IAM, *gcpjwt.IAM
 func signWith(t testing.TB, ctx context.Context, method jwt.SigningMethod, audience string) string {
 	t.Helper()
 	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(method, jwt.MapClaims{
-		"sub": "somebody", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": account, "sub": "somebody", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(),
 	}))
 	if err != nil {
 		t.Fatal(err)

@@ -70,8 +70,10 @@ func TestPanics(t *testing.T) {
 		{"shared claims", claims(func() jwt.Claims { return shared }), "new value"},
 		{"shared map", claims(func() jwt.Claims { return sharedMap }), "new value"},
 		{"embedded pointer", claims(func() jwt.Claims { return new(pointerClaims) }), "embedded as a pointer"},
-		{"nil configuration", handler(nil), "NewHandler: gcpjwt: missing configuration"},
-		{"no account", handler(&gcpjwt.IAMConfig{}), "NewHandler: gcpjwt: invalid configuration"},
+		{"nil configuration", handler(nil), "NewHandler: the Issuer is nil"},
+		{"no Issuer", func() { middleware.NewHandler(context.Background(), nil, audience) }, "NewHandler: the Issuer is nil"},
+		{"no account", handler(&gcpjwt.IAMConfig{}), "NewHandler: the Issuer has an empty issuer"},
+		{"impossible account", handler(&gcpjwt.IAMConfig{ServiceAccount: "a/b"}), "NewHandler: gcpjwt: invalid configuration"},
 		{"plain http", handler(&gcpjwt.IAMConfig{ServiceAccount: account, CertificateURL: "http://example.com/"}), "NewHandler: gcpjwt: invalid configuration"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
