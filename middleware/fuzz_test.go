@@ -13,6 +13,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -26,7 +27,7 @@ func FuzzAuthorization(f *testing.F) {
 	good := signed(f, jwt.MapClaims{"aud": audience, "iss": "i", "exp": far})
 	for _, token := range []string{
 		good,
-		forge(good),
+		tokens.Forge(good),
 		good + " x",
 		good[:len(good)-4] + "\n" + good[len(good)-4:],
 		signed(f, jwt.MapClaims{"aud": []any{audience, 5}, "iss": "i"}),

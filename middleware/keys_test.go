@@ -18,6 +18,7 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -52,7 +53,7 @@ func TestSigners(t *testing.T) {
 		t.Run(test.method.Alg(), func(t *testing.T) {
 			good := signWith(t, test.ctx, test.method, audience)
 			check(t, serve(t, test.auth, "Bearer "+good), letIn)
-			check(t, serve(t, test.auth, "Bearer "+forge(good)), invalidToken)
+			check(t, serve(t, test.auth, "Bearer "+tokens.Forge(good)), invalidToken)
 			check(t, serve(t, test.auth, "Bearer "+signed(t, jwt.MapClaims{"aud": audience})), invalidToken)
 			check(t, serve(t, test.auth, "Bearer "+signWith(t, test.ctx, test.method, "other")), test.others)
 			check(t, serve(t, test.auth), noToken)

@@ -2,9 +2,6 @@ package middleware_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -18,6 +15,7 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -28,12 +26,8 @@ const (
 	audience = "https://api.example.com"
 )
 
-// testKey signs the tokens of tests that are about the middleware alone. It is
-// the same in each process, so that fuzzing keeps its finds.
-var testKey = func() ed25519.PrivateKey {
-	seed := sha256.Sum256([]byte("a key for tests of package middleware"))
-	return ed25519.NewKeyFromSeed(seed[:])
-}()
+// testKey signs the tokens of tests that are about the middleware alone.
+var testKey = tokens.Key
 
 // testKeyfunc returns the public key of testKey.
 func testKeyfunc(token *jwt.Token) (any, error) {
@@ -62,22 +56,7 @@ func signed(t testing.TB, claims jwt.MapClaims) string {
 const far = int64(1 << 37)
 
 // signedRaw returns a token by testKey whose payload is exactly the one given.
-func signedRaw(t testing.TB, payload string) string {
-	t.Helper()
-	return signedParts(t, `{"alg":"EdDSA","typ":"JWT"}`, payload)
-}
-
-// signedParts is signedRaw with a header of the caller's, too.
-func signedParts(t testing.TB, header, payload string) string {
-	t.Helper()
-	encode := base64.RawURLEncoding.EncodeToString
-	text := encode([]byte(header)) + "." + encode([]byte(payload))
-	sig, err := jwt.SigningMethodEdDSA.Sign(text, testKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text + "." + encode(sig)
-}
+func signedRaw(payload string) string { return tokens.Sign(`{"alg":"EdDSA","typ":"JWT"}`, payload) }
 
 // raw is a claim in JSON.
 func raw(text string) json.RawMessage { return json.RawMessage(text) }
@@ -118,6 +97,7 @@ var (
 	noToken      = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api"`}
 	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api", error="invalid_token"`}
 	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer realm="api", error="invalid_token"`}
+	scopeNeeded  = answer{status: http.StatusForbidden, challenge: `Bearer realm="api", error="insufficient_scope", scope="` + tokens.Scope + `"`}
 	unavailable  = answer{status: http.StatusServiceUnavailable, retryAfter: "10"}
 	serverFault  = answer{status: http.StatusInternalServerError}
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5/request"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -149,7 +150,7 @@ func TestWithExtractor(t *testing.T) {
 		{"empty", "", nil, noToken},
 		{"failure", "", errors.New("secret"), invalidToken},
 		{"failure with a token", good, errors.New("secret"), invalidToken},
-		{"forged", forge(good), nil, invalidToken},
+		{"forged", tokens.Forge(good), nil, invalidToken},
 		{"line break", good + "\n", nil, invalidToken},
 		{"too long", strings.Repeat("x", 16<<10+1), nil, invalidToken},
 	} {

@@ -87,7 +87,7 @@ func TestTokenCacheSurvivesOutage(t *testing.T) {
 // encoding/json matches the names of fields in any case. RFC 7519 doesn't.
 func TestClaimNamesAreCaseSensitive(t *testing.T) {
 	past, future := time.Now().Add(-time.Hour).Unix(), time.Now().Add(time.Hour).Unix()
-	text := signedRaw(t, fmt.Sprintf(`{"exp":%d,"aud":"https://other","EXP":%d,"AUD":%q}`, past, future, audience))
+	text := signedRaw(fmt.Sprintf(`{"exp":%d,"aud":"https://other","EXP":%d,"AUD":%q}`, past, future, audience))
 	for name, options := range map[string][]middleware.Option{
 		"map":    {middleware.WithAudience(audience)},
 		"struct": {middleware.WithAudience(audience), middleware.WithClaims(func() jwt.Claims { return new(jwt.RegisteredClaims) })},
