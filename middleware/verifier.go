@@ -92,8 +92,8 @@ func (v *Verifier) verify(ctx context.Context, text, host string) (token *jwt.To
 	if v == nil || v.keyfunc == nil {
 		return nil, errs.Errorf("%w: the Verifier wasn't made by NewVerifier", ErrMissingConfig)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, v.refuse(errs.Errorf("%w: the call has ended: %w", ErrKeysUnavailable, err))
+	if ctx != nil && ctx.Err() != nil {
+		return nil, v.refuse(errs.Errorf("%w: the call has ended: %w", ErrKeysUnavailable, ctx.Err()))
 	}
 	if err := v.checkText(text); err != nil {
 		return nil, v.refuse(err)
