@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -83,13 +82,13 @@ func ExampleWithErrorHandler() {
 				w.Header().Set("Retry-After", "10")
 				http.Error(w, "try again later", http.StatusServiceUnavailable)
 			case errors.Is(err, request.ErrNoTokenInRequest):
-				w.Header().Set("WWW-Authenticate", "Bearer")
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop"`)
 				http.Error(w, "log in first", http.StatusUnauthorized)
 			case errors.Is(err, jwt.ErrTokenExpired):
-				w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop", error="invalid_token"`)
 				http.Error(w, "log in again", http.StatusUnauthorized)
 			default:
-				w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop", error="invalid_token"`)
 				http.Error(w, "no", http.StatusUnauthorized)
 			}
 		}),
@@ -185,26 +184,4 @@ func exampleToken(config *gcpjwt.IAMConfig, claims jwt.MapClaims) string {
 		log.Fatal(err)
 	}
 	return token
-}
-
-// get prints what a server answers to a request with a token, if there is one.
-func get(url, token string) {
-	r, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(r)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%d: %s", response.StatusCode, body)
 }
