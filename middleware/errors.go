@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/golang-jwt/jwt/v5/request"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
@@ -76,6 +77,12 @@ type refusal struct {
 func (v *Verifier) refuse(err error) error { return &refusal{err, v} }
 
 func (r *refusal) Unwrap() error { return r.error }
+
+// Optional reports whether the Verifier lets a call pass that has no token, which is
+// what the error says of this one. Other transports ask for it by its name.
+func (r *refusal) Optional() bool {
+	return r.verifier != nil && r.verifier.optional && errors.Is(r.error, request.ErrNoTokenInRequest)
+}
 
 // panicError is the panic of code that isn't this package's.
 type panicError struct {

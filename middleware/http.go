@@ -28,10 +28,11 @@ func (v *Verifier) Handler(next http.Handler) http.Handler {
 				return
 			}
 		}
+		var refused *refusal
 		switch {
 		case v == nil || v.handleError == nil:
 			Respond(w, r, err)
-		case v.optional && errors.Is(err, request.ErrNoTokenInRequest):
+		case errors.As(err, &refused) && refused.Optional():
 			next.ServeHTTP(w, r)
 		case is[*panicError](err) && errors.Is(err, http.ErrAbortHandler):
 			panic(http.ErrAbortHandler) // somebody's way to end a request

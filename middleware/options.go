@@ -218,6 +218,8 @@ func WithExtractor(extractor request.Extractor) Option {
 // and the scheme Bearer without one, are refused all the same.
 //
 // [Verifier.Verify] goes on to return [request.ErrNoTokenInRequest] for an empty text.
+// To transports other than HTTP, that error tells by a method Optional() bool that the
+// call may pass.
 func WithOptional() Option {
 	return func(c *config) { c.optional = true }
 }
