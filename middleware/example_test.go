@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -83,13 +82,13 @@ func ExampleWithErrorHandler() {
 				w.Header().Set("Retry-After", "10")
 				http.Error(w, "try again later", http.StatusServiceUnavailable)
 			case errors.Is(err, request.ErrNoTokenInRequest):
-				w.Header().Set("WWW-Authenticate", "Bearer")
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop"`)
 				http.Error(w, "log in first", http.StatusUnauthorized)
 			case errors.Is(err, jwt.ErrTokenExpired):
-				w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop", error="invalid_token"`)
 				http.Error(w, "log in again", http.StatusUnauthorized)
 			default:
-				w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+				w.Header().Set("WWW-Authenticate", `Bearer realm="shop", error="invalid_token"`)
 				http.Error(w, "no", http.StatusUnauthorized)
 			}
 		}),
@@ -170,9 +169,12 @@ func exampleAccount() (*gcpjwt.IAMConfig, func()) {
 	}, server.Close
 }
 
-// exampleToken signs a token with signBlob, for an hour unless the claims say
-// otherwise.
+// exampleToken signs a token with signBlob, by the account and for an hour unless the
+// claims say otherwise.
 func exampleToken(config *gcpjwt.IAMConfig, claims jwt.MapClaims) string {
+	if claims["iss"] == nil {
+		claims["iss"] = config.ServiceAccount
+	}
 	if claims["exp"] == nil {
 		claims["exp"] = time.Now().Add(time.Hour).Unix()
 	}
@@ -182,26 +184,4 @@ func exampleToken(config *gcpjwt.IAMConfig, claims jwt.MapClaims) string {
 		log.Fatal(err)
 	}
 	return token
-}
-
-// get prints what a server answers to a request with a token, if there is one.
-func get(url, token string) {
-	r, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(r)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%d: %s", response.StatusCode, body)
 }

@@ -2,8 +2,6 @@ package middleware_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -27,12 +26,8 @@ const (
 	audience = "https://api.example.com"
 )
 
-// testKey signs the tokens of tests that are about the middleware alone. It is
-// the same in each process, so that fuzzing keeps its finds.
-var testKey = func() ed25519.PrivateKey {
-	seed := sha256.Sum256([]byte("a key for tests of package middleware"))
-	return ed25519.NewKeyFromSeed(seed[:])
-}()
+// testKey signs the tokens of tests that are about the middleware alone.
+var testKey = tokens.Key
 
 // testKeyfunc returns the public key of testKey.
 func testKeyfunc(token *jwt.Token) (any, error) {
@@ -56,6 +51,12 @@ func signed(t testing.TB, claims jwt.MapClaims) string {
 	}
 	return text
 }
+
+// far is a date that is far ahead, but within the year 9999.
+const far = int64(1 << 37)
+
+// signedRaw returns a token by testKey whose payload is exactly the one given.
+func signedRaw(payload string) string { return tokens.Sign(`{"alg":"EdDSA","typ":"JWT"}`, payload) }
 
 // raw is a claim in JSON.
 func raw(text string) json.RawMessage { return json.RawMessage(text) }
@@ -93,9 +94,10 @@ type answer struct {
 
 var (
 	letIn        = answer{status: http.StatusOK}
-	noToken      = answer{status: http.StatusUnauthorized, challenge: "Bearer"}
-	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer error="invalid_token"`}
-	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer error="insufficient_scope"`}
+	noToken      = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api"`}
+	invalidToken = answer{status: http.StatusUnauthorized, challenge: `Bearer realm="api", error="invalid_token"`}
+	forbidden    = answer{status: http.StatusForbidden, challenge: `Bearer realm="api", error="invalid_token"`}
+	scopeNeeded  = answer{status: http.StatusForbidden, challenge: `Bearer realm="api", error="insufficient_scope", scope="` + tokens.Scope + `"`}
 	unavailable  = answer{status: http.StatusServiceUnavailable, retryAfter: "10"}
 	serverFault  = answer{status: http.StatusInternalServerError}
 )
@@ -143,7 +145,7 @@ func startIAM(t testing.TB, opts ...testutil.Option) (*testutil.IAM, *gcpjwt.IAM
 func signWith(t testing.TB, ctx context.Context, method jwt.SigningMethod, audience string) string {
 	t.Helper()
 	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(method, jwt.MapClaims{
-		"sub": "somebody", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": account, "sub": "somebody", "aud": audience, "exp": time.Now().Add(time.Hour).Unix(),
 	}))
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5/request"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -30,6 +31,16 @@ func (c *userClaims) Validate() error {
 	}
 	return nil
 }
+
+// v4Claims have the check of jwt v4, which v5 never calls.
+type v4Claims struct{ jwt.RegisteredClaims }
+
+func (*v4Claims) Valid() error { return errors.New("never called") }
+
+// bothClaims have the checks of v4 and v5.
+type bothClaims struct{ v4Claims }
+
+func (*bothClaims) Validate() error { return nil }
 
 type pointerClaims struct{ *jwt.RegisteredClaims }
 
@@ -70,8 +81,31 @@ func TestPanics(t *testing.T) {
 		{"shared claims", claims(func() jwt.Claims { return shared }), "new value"},
 		{"shared map", claims(func() jwt.Claims { return sharedMap }), "new value"},
 		{"embedded pointer", claims(func() jwt.Claims { return new(pointerClaims) }), "embedded as a pointer"},
-		{"nil configuration", handler(nil), "NewHandler: gcpjwt: missing configuration"},
-		{"no account", handler(&gcpjwt.IAMConfig{}), "NewHandler: gcpjwt: invalid configuration"},
+		{"v4 claims", claims(func() jwt.Claims { return new(v4Claims) }), "Validate"}, // C34
+		{"nil Keyfunc of a Verifier", func() { middleware.NewVerifier(nil) }, "Keyfunc"},
+		{"nil handler behind", func() { middleware.New(testKeyfunc)(nil) }, "Handler"},
+		{"nil extractor in an interface", with(func() middleware.Option { return middleware.WithExtractor(extractor(nil)) }), "WithExtractor"},
+		{"no scope", with(func() middleware.Option { return middleware.WithScope() }), "WithScope"},
+		{"empty scope", with(func() middleware.Option { return middleware.WithScope("a", "") }), "WithScope"},
+		{"two scopes in one", with(func() middleware.Option { return middleware.WithScope("a b") }), "WithScope"},
+		{"scope with a quote", with(func() middleware.Option { return middleware.WithScope(`a"`) }), "WithScope"},
+		{"scope with a letter", with(func() middleware.Option { return middleware.WithScope("ä") }), "WithScope"},
+		{"empty realm", with(func() middleware.Option { return middleware.WithRealm("") }), "WithRealm"},
+		{"realm with a line break", with(func() middleware.Option { return middleware.WithRealm("a\r\nb: c") }), "WithRealm"},
+		{"no metadata", with(func() middleware.Option { return middleware.WithResourceMetadata("") }), "WithResourceMetadata"},
+		{"metadata over http", with(func() middleware.Option { return middleware.WithResourceMetadata("http://example.com/") }), "WithResourceMetadata"},
+		{"metadata with a fragment", with(func() middleware.Option { return middleware.WithResourceMetadata("https://example.com/#") }), "WithResourceMetadata"},
+		{"metadata without a host", with(func() middleware.Option { return middleware.WithResourceMetadata("https:///x") }), "WithResourceMetadata"},
+		{"metadata and more", with(func() middleware.Option { return middleware.WithResourceMetadata("https://example.com/\r\nx") }), "WithResourceMetadata"},
+		{"no cookie", func() { middleware.CookieExtractor("") }, "CookieExtractor"},
+		{"odd cookie", func() { middleware.CookieExtractor("a=b") }, "CookieExtractor"},
+		{"no issuers", func() { middleware.ByIssuer(nil) }, "ByIssuer"},
+		{"issuer without name", func() { middleware.ByIssuer(map[string]jwt.Keyfunc{"": testKeyfunc}) }, "ByIssuer"},
+		{"issuer without Keyfunc", func() { middleware.ByIssuer(map[string]jwt.Keyfunc{"a": testKeyfunc, "b": nil}) }, "ByIssuer"},
+		{"nil configuration", handler(nil), "NewHandler: the Issuer is nil"},
+		{"no Issuer", func() { middleware.NewHandler(context.Background(), nil, audience) }, "NewHandler: the Issuer is nil"},
+		{"no account", handler(&gcpjwt.IAMConfig{}), "NewHandler: the Issuer has an empty issuer"},
+		{"impossible account", handler(&gcpjwt.IAMConfig{ServiceAccount: "a/b"}), "NewHandler: gcpjwt: invalid configuration"},
 		{"plain http", handler(&gcpjwt.IAMConfig{ServiceAccount: account, CertificateURL: "http://example.com/"}), "NewHandler: gcpjwt: invalid configuration"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -85,6 +119,8 @@ func TestPanics(t *testing.T) {
 		})
 	}
 	handler(&gcpjwt.IAMConfig{ServiceAccount: account})() // doesn't panic, nor make any call
+	claims(func() jwt.Claims { return new(bothClaims) })()
+	with(func() middleware.Option { return middleware.WithResourceMetadata("http://127.0.0.1:8080/x") })()
 }
 
 func TestTokenFromContext(t *testing.T) {
@@ -129,6 +165,42 @@ func TestWithClaims(t *testing.T) {
 	check(t, serve(t, auth, "Bearer "+signed(t, jwt.MapClaims{"role": 5})), invalidToken)
 }
 
+// The fields of a claims type count under their exact names only, as registered
+// claims do.
+func TestFieldNamesAreCaseSensitive(t *testing.T) {
+	type embedded struct {
+		Tenant string `json:"tenant,omitempty"`
+	}
+	type claims struct {
+		jwt.RegisteredClaims
+		embedded
+		Admin    bool
+		Hidden   string `json:"-"`
+		internal string
+	}
+	_ = claims{internal: "not decoded"}
+	auth := middleware.New(testKeyfunc, middleware.WithClaims(func() jwt.Claims { return new(claims) }))
+	for payload, want := range map[string]answer{
+		`"tenant":"a","Admin":true`:    letIn,
+		`"other":1,"OTHER":2`:          letIn,
+		`"hidden":1,"INTERNAL":2`:      letIn,
+		`"registeredclaims":1`:         letIn,
+		`"Tenant":"a"`:                 invalidToken,
+		`"tenant":"a","TENANT":"b"`:    invalidToken,
+		`"admin":true`:                 invalidToken,
+		`"\u0061dmin":true`:            invalidToken,
+		`"\u017fub":"x"`:               invalidToken, // a long s, which folds to s
+		`"Sub":"x"`:                    invalidToken,
+		`"ten\u0061nt":"a"`:            letIn,
+		`"ten\u0061nt":"a","tenant":1`: invalidToken,
+	} {
+		token := signedRaw(fmt.Sprintf(`{"exp":%d,%s}`, far, payload))
+		if w := serve(t, auth, "Bearer "+token); w.Code != want.status {
+			t.Errorf("%s: got status %d, want %d", payload, w.Code, want.status)
+		}
+	}
+}
+
 type extractor func(*http.Request) (string, error)
 
 func (f extractor) ExtractToken(r *http.Request) (string, error) { return f(r) }
@@ -147,7 +219,7 @@ func TestWithExtractor(t *testing.T) {
 		{"empty", "", nil, noToken},
 		{"failure", "", errors.New("secret"), invalidToken},
 		{"failure with a token", good, errors.New("secret"), invalidToken},
-		{"forged", forge(good), nil, invalidToken},
+		{"forged", tokens.Forge(good), nil, invalidToken},
 		{"line break", good + "\n", nil, invalidToken},
 		{"too long", strings.Repeat("x", 16<<10+1), nil, invalidToken},
 	} {

@@ -21,6 +21,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
 
@@ -69,7 +70,7 @@ func TestTokenCache(t *testing.T) {
 	if got := seen(t, auth, verifications, a, a, a); got != 1 {
 		t.Errorf("a token seen three times: got %d verifications, want 1", got)
 	}
-	check(t, serve(t, auth, "Bearer "+forge(a)), invalidToken)
+	check(t, serve(t, auth, "Bearer "+tokens.Forge(a)), invalidToken)
 	if got := seen(t, auth, verifications, a); got != 0 {
 		t.Errorf("a remembered token after a forgery of it: got %d verifications, want 0", got)
 	}

@@ -88,7 +88,7 @@ func newClient(source xoauth2.TokenSource) *http.Client {
 // newIAMAuth returns middleware for tokens that a service account signed. config
 // has the account, and EnableCache, or else each request would fetch the
 // account's certificates. (middleware.NewHandler is a shorter way to the same,
-// without the check of the issuer and the log.)
+// without the log.)
 func newIAMAuth(ctx context.Context, config *gcpjwt.IAMConfig, logger *slog.Logger) func(http.Handler) http.Handler {
 	return middleware.New(gcpjwt.IAMVerifyKeyfunc(ctx, config),
 		middleware.WithAudience(audience),

@@ -17,18 +17,18 @@ func TestRun(t *testing.T) {
 		t.Fatalf("run: %v\n%s", err, &out)
 	}
 	for row, want := range map[string]int{
-		`health check, no token +200 +healthy +-`:                                                         2,
-		`good token.* 200 +hello, reports@test.iam.gserviceaccount.com +-`:                                2,
-		`good token.* 200 +hello, reports +-`:                                                             3,
-		`good token, outage, .* 503 +Service Unavailable +Retry-After: 10`:                                2,
-		`no token +401 +Unauthorized +WWW-Authenticate: Bearer`:                                           2,
-		`token for another audience +403 +Forbidden +WWW-Authenticate: Bearer error="insufficient_scope"`: 2,
-		`token by another issuer +403 +Forbidden +WWW-Authenticate: Bearer error="insufficient_scope"`:    2,
-		`forged token +401 +Unauthorized +WWW-Authenticate: Bearer error="invalid_token"`:                 2,
-		`expired token +401 +Unauthorized +WWW-Authenticate: Bearer error="invalid_token"`:                2,
+		`health check, no token +200 +healthy +-`:                                                                 2,
+		`good token.* 200 +hello, reports@test.iam.gserviceaccount.com +-`:                                        2,
+		`good token.* 200 +hello, reports +-`:                                                                     3,
+		`good token, outage, .* 503 +Service Unavailable +Retry-After: 10`:                                        2,
+		`no token +401 +Unauthorized +WWW-Authenticate: Bearer realm="api"`:                                       2,
+		`token for another audience +403 +Forbidden +WWW-Authenticate: Bearer realm="api", error="invalid_token"`: 2,
+		`token by another issuer +403 +Forbidden +WWW-Authenticate: Bearer realm="api", error="invalid_token"`:    2,
+		`forged token +401 +Unauthorized +WWW-Authenticate: Bearer realm="api", error="invalid_token"`:            2,
+		`expired token +401 +Unauthorized +WWW-Authenticate: Bearer realm="api", error="invalid_token"`:           2,
 
 		// The log says what the client isn't told.
-		`.* reason="token signature is invalid: .*"`:                              2,
+		`.* reason="gcpjwt: token signature is invalid: .*"`:                      2,
 		`.* reason=".*token is expired"`:                                          2,
 		`.* reason=".*token has invalid audience"`:                                2,
 		`.* reason=".*token has invalid issuer"`:                                  2,
