@@ -1,5 +1,5 @@
 # The steps of .ci/run, one target each.
-STEPS := fmt vet tidy lint api test race soak fuzz examples bench
+STEPS := fmt vet tidy lint api weight test race soak fuzz examples interop bench
 
 .PHONY: all $(STEPS)
 
