@@ -23,7 +23,7 @@ func FuzzAuthorization(f *testing.F) {
 	if seeds, err := os.ReadDir("testdata/fuzz/FuzzAuthorization"); err != nil || len(seeds) < 5 {
 		f.Fatalf("%d seed files, %v: want 5 at least", len(seeds), err)
 	}
-	good := signed(f, jwt.MapClaims{"aud": audience, "iss": "i", "exp": 1 << 40})
+	good := signed(f, jwt.MapClaims{"aud": audience, "iss": "i", "exp": int64(1 << 40)})
 	for _, token := range []string{
 		good,
 		forge(good),

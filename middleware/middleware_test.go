@@ -354,7 +354,7 @@ func TestErrorHandler(t *testing.T) {
 		{"misconfigured", keyfuncError(gcpjwt.ErrInvalidConfig), good, gcpjwt.ErrInvalidConfig},
 		{"forged", testKeyfunc, forge(good), jwt.ErrTokenSignatureInvalid},
 		{"expired", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"exp": 1}), jwt.ErrTokenExpired},
-		{"early", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"nbf": 1 << 40}), jwt.ErrTokenNotValidYet},
+		{"early", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"nbf": int64(1 << 40)}), jwt.ErrTokenNotValidYet},
 		{"no exp", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"exp": 0}), jwt.ErrTokenRequiredClaimMissing},
 		{"audience", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"iss": "i", "aud": "x"}), jwt.ErrTokenInvalidAudience},
 		{"issuer", testKeyfunc, "Bearer " + signed(t, jwt.MapClaims{"iss": "x", "aud": "a"}), jwt.ErrTokenInvalidIssuer},
