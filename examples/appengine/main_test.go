@@ -3,16 +3,16 @@ package main
 import (
 	"io"
 	"log"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	log.SetOutput(io.Discard)
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func TestRunEmbedded(t *testing.T) {

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestRun checks that every row is there, with the signature length that its
 // algorithm has.

@@ -3,7 +3,11 @@ package main
 import (
 	"bytes"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRun(t *testing.T) {
 	var out bytes.Buffer

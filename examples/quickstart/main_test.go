@@ -6,10 +6,13 @@ import (
 	"testing"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"go.uber.org/goleak"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRun(t *testing.T) {
 	var out strings.Builder

@@ -17,8 +17,8 @@ import (
 )
 
 // run starts a Cloud KMS server, has its key rotated, and fails if a promise was
-// broken.
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+// broken. The options are those of the server.
+func run(ctx context.Context, args []string, stdout io.Writer, opts ...testutil.Option) error {
 	flags := flag.NewFlagSet("rotation", flag.ContinueOnError)
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -30,7 +30,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 
-	server, err := testutil.NewKMS()
+	server, err := testutil.NewKMS(opts...)
 	if err != nil {
 		return fmt.Errorf("start the embedded Cloud KMS: %w", err)
 	}

@@ -67,7 +67,7 @@ var healthCheck = step{what: "health check, no token", client: http.DefaultClien
 
 const (
 	pause    = 150 * time.Millisecond // after the first failure, servers ask Google again after 100 ms
-	patience = 3 * time.Second
+	patience = 30 * time.Second
 )
 
 // An answer is what a request got.

@@ -26,7 +26,8 @@ import (
 const embeddedAccount = "reports@test.iam.gserviceaccount.com"
 
 func embeddedIAM(ctx context.Context, stdout io.Writer) error {
-	google, err := testutil.NewIAM()
+	// In memory, as somebody else could take the port during the outage.
+	google, err := testutil.NewIAM(testutil.InMemory())
 	if err != nil {
 		return fmt.Errorf("start the embedded IAM Credentials: %w", err)
 	}
@@ -87,7 +88,7 @@ func playIAM(ctx context.Context, config *gcpjwt.IAMConfig, google *testutil.IAM
 }
 
 func embeddedKMS(ctx context.Context, stdout io.Writer) error {
-	google, err := testutil.NewKMS()
+	google, err := testutil.NewKMS(testutil.InMemory())
 	if err != nil {
 		return fmt.Errorf("start the embedded Cloud KMS: %w", err)
 	}

@@ -14,8 +14,11 @@ import (
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/googleapis/gax-go/v2"
 	"golang.org/x/crypto/cryptobyte"
 	"golang.org/x/crypto/cryptobyte/asn1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
@@ -146,6 +149,40 @@ func Client(t testing.TB, server *testutil.KMS) *kms.KeyManagementClient {
 	t.Cleanup(func() { client.Close() })
 	return client
 }
+
+// NamedClient returns a further client of a server whose requests have a name, which
+// ClientName reads. It goes by the client and not by a context, as what is shared
+// carries nobody's values.
+func NamedClient(t testing.TB, server *testutil.KMS, name string) *kms.KeyManagementClient {
+	t.Helper()
+	client := Client(t, server)
+	named := gax.WithGRPCOptions(grpc.PerRPCCredentials(clientName(name)))
+	for _, options := range []*[]gax.CallOption{
+		&client.CallOptions.AsymmetricSign, &client.CallOptions.MacSign, &client.CallOptions.MacVerify,
+		&client.CallOptions.GetPublicKey, &client.CallOptions.ListCryptoKeyVersions,
+	} {
+		*options = append(*options, named)
+	}
+	return client
+}
+
+// ClientName returns the name of the client that made a request, "" if it has none.
+// ctx is that of a hook of the server.
+func ClientName(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return strings.Join(md.Get(clientNameHeader), "")
+}
+
+const clientNameHeader = "x-client-name"
+
+// clientName is a credential that only says who asks.
+type clientName string
+
+func (n clientName) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{clientNameHeader: string(n)}, nil
+}
+
+func (clientName) RequireTransportSecurity() bool { return false }
 
 // KMSContext returns a context with a configuration of its own.
 func KMSContext(ctx context.Context, client *kms.KeyManagementClient, keyPath string) context.Context {

@@ -3,9 +3,9 @@ package rotation_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +19,6 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -30,36 +29,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestRandom lets operators, outages and the clock do as they please to
-// a CryptoKey, while signers and verifiers use it, and compares what these see
-// with what the documentation promises.
+var (
+	seed  = flag.Uint64("seed", 0, "seed of TestRandom; 0 stands for a few that are always the same")
+	steps = flag.Int("steps", 150, "how many steps TestRandom takes with a seed")
+)
+
+// TestRandom lets operators, outages and the clock do as they please to a
+// CryptoKey, while signers and verifiers use it, and compares what these see with
+// what the documentation promises.
 //
-// GCPJWT_SEED repeats one run, GCPJWT_STEPS makes runs longer. A seed fixes what
-// happens to the key, though not how goroutines interleave.
+// A seed fixes what happens to the key, though not how goroutines interleave.
 func TestRandom(t *testing.T) {
-	steps := 150
-	if text := os.Getenv("GCPJWT_STEPS"); text != "" {
-		var err error
-		if steps, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("GCPJWT_STEPS: %v", err)
-		}
+	seeds := []uint64{1, 2}
+	if *seed != 0 {
+		seeds = []uint64{*seed}
 	}
-	seeds := []uint64{rand.Uint64(), rand.Uint64()}
-	if text := os.Getenv("GCPJWT_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("GCPJWT_SEED: %v", err)
-		}
-		seeds = []uint64{seed}
-	}
-	for i, seed := range seeds {
-		t.Run(fmt.Sprintf("run %d", i), func(t *testing.T) {
+	for _, seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("GCPJWT_SEED=%d", seed)
 			synctest.Test(t, func(t *testing.T) {
 				defer time.Sleep(time.Minute) // so that what runs in the background ends
 				w := newKMSWorld(t, seed)
-				for step := 1; step <= steps && !t.Failed(); step++ {
+				for step := 1; step <= *steps && !t.Failed(); step++ {
 					w.step(step)
 				}
 				if t.Failed() {
@@ -115,12 +106,12 @@ func (f *kmsFact) enabled() bool { return f.state == systest.Enabled }
 type kmsProcess struct {
 	name    string
 	signs   bool
-	ctx     context.Context // to sign with, and to mark the process's requests
+	ctx     context.Context // to sign with
 	keyfunc jwt.Keyfunc     // nil if the process doesn't verify
 
 	list       []*kmsFact // what the last good list showed, newest first
-	listedAt   time.Time
-	askedAt    time.Time // when a list was last asked for, as far as the server knows
+	listedAt   time.Time  // when it was answered; see kmsView.keptUntil
+	askedAt    time.Time  // when a list was last asked for, as far as the server knows
 	asked      int
 	mayBackOff bool // no good list since it last was impossible to get one
 	keys       map[string]bool
@@ -136,7 +127,7 @@ func newKMSWorld(t *testing.T, seed uint64) *kmsWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.server.Close)
-	w.minter = systest.Client(t, w.server)
+	w.minter = systest.NamedClient(t, w.server, "minter")
 	w.server.Intercept(w.serve)
 	w.cryptoKey = systest.CryptoKeyOf(systest.Create(t, w.server, systest.P256))
 	w.add(w.cryptoKey+"/cryptoKeyVersions/1", kmsAlgs[0])
@@ -146,8 +137,8 @@ func newKMSWorld(t *testing.T, seed uint64) *kmsWorld {
 	for _, p := range []*kmsProcess{{name: "signer", signs: true}, {name: "verifier"}, {name: "both", signs: true}} {
 		p.keys, p.keyRefused = make(map[string]bool), make(map[string]time.Time)
 		w.processes = append(w.processes, p)
-		config := &gcpjwt.KMSConfig{KeyPath: w.cryptoKey, KMSClient: systest.Client(t, w.server), KeyRefresh: w.refresh}
-		p.ctx = gcpjwt.NewKMSContext(metadata.AppendToOutgoingContext(t.Context(), "x-process", p.name), config)
+		config := &gcpjwt.KMSConfig{KeyPath: w.cryptoKey, KMSClient: systest.NamedClient(t, w.server, p.name), KeyRefresh: w.refresh}
+		p.ctx = gcpjwt.NewKMSContext(t.Context(), config)
 		if p.name != "signer" {
 			if p.keyfunc, err = gcpjwt.KMSVerifyKeyfunc(p.ctx, config); err != nil {
 				t.Fatal(err)
@@ -196,8 +187,7 @@ func (w *kmsWorld) mint() {
 	}
 	for _, fact := range w.versions {
 		if fact.text == "" && fact.enabled() {
-			ctx := metadata.AppendToOutgoingContext(w.Context(), "x-process", "minter")
-			fact.text = systest.Sign(w, systest.KMSContext(ctx, w.minter, fact.name), fact.row.Method, nil)
+			fact.text = systest.Sign(w, systest.KMSContext(w.Context(), w.minter, fact.name), fact.row.Method, nil)
 		}
 	}
 }
@@ -208,17 +198,16 @@ func (w *kmsWorld) listable() bool { return w.up() && !w.denied }
 
 // serve fails requests in an outage, and remembers what the processes learn.
 func (w *kmsWorld) serve(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	names := md.Get("x-process")
-	if len(names) == 1 && names[0] == "minter" {
+	name := systest.ClientName(ctx)
+	if name == "minter" {
 		return next(ctx, req)
 	}
 	w.mu.Lock()
 	failing := w.failing
-	i := slices.IndexFunc(w.processes, func(p *kmsProcess) bool { return len(names) == 1 && names[0] == p.name })
+	i := slices.IndexFunc(w.processes, func(p *kmsProcess) bool { return name == p.name })
 	w.mu.Unlock()
 	if i < 0 {
-		return nil, status.Errorf(codes.Internal, "a request of %q", names)
+		return nil, status.Errorf(codes.Internal, "a request of %q", name)
 	}
 	p := w.processes[i]
 	var resp proto.Message
@@ -475,6 +464,15 @@ func (w *kmsWorld) view(p *kmsProcess) kmsView {
 	return view
 }
 
+// keptUntil returns until when the list that the process has serves in an outage, at
+// least and at most. A process counts from its question, which may be older than
+// the answer by the time that reading a list may take: it has to connect first, for
+// one thing.
+func (v *kmsView) keptUntil(refresh time.Duration) (atLeast, atMost time.Time) {
+	atMost = v.listedAt.Add(refresh + systest.Stale)
+	return atMost.Add(-systest.FetchLimit), atMost
+}
+
 // shows reports whether the list that the process has shows a version.
 func (v *kmsView) shows(fact *kmsFact) bool { return slices.Contains(v.list, fact) }
 
@@ -513,8 +511,9 @@ func (w *kmsWorld) mustSign(view *kmsView, row systest.Row, end time.Time) strin
 	}
 	first := view.choice(w, row)
 	second := view.choice(w, row, first)
+	kept, _ := view.keptUntil(w.refresh)
 	switch {
-	case end.Before(view.listedAt.Add(w.refresh+systest.Stale)) &&
+	case end.Before(kept) &&
 		(first != nil && first.enabled() || second != nil && second.enabled()):
 		return "it knows of an ENABLED version"
 	case !w.listable():
@@ -594,7 +593,7 @@ const (
 )
 
 func (w *kmsWorld) verdict(view *kmsView, fact *kmsFact, end time.Time) (kmsVerdict, string) {
-	kept := view.listedAt.Add(w.refresh + systest.Stale)
+	kept, keptAtMost := view.keptUntil(w.refresh)
 	switch {
 	case fact.enabled():
 		refused, tried := view.keyRefused[fact.name]
@@ -614,7 +613,7 @@ func (w *kmsWorld) verdict(view *kmsView, fact *kmsFact, end time.Time) (kmsVerd
 		return kmsEither, ""
 	case !view.shows(fact):
 		return kmsMustRefuse, "it isn't ENABLED, as the verifier knows"
-	case !view.at.Before(kept):
+	case !view.at.Before(keptAtMost):
 		return kmsMustRefuse, "the list is too old for any outage"
 	case !w.listable():
 		return kmsEither, ""
