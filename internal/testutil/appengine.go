@@ -213,6 +213,7 @@ func (s *AppEngine) serve(w http.ResponseWriter, r *http.Request) {
 		return // the client has gone
 	}
 	request, invalid := parseRequest(body)
+	defer s.leave(request.method)
 	if !s.arrive(r.Context(), request.method) {
 		return
 	}

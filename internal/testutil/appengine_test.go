@@ -402,3 +402,109 @@ func TestAppEngineLatencyInBubble(t *testing.T) {
 		})
 	}
 }
+
+// A backend that hangs holds its calls until their clients give up or it
+// recovers. What has been given up doesn't count any more.
+func TestAppEngineHangInBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startAppEngine(t, InMemory())
+		ctx := inProcess(t, s)
+		sign := func(ctx context.Context, timeout time.Duration) error {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			_, _, err := appengine.SignBytes(ctx, nil)
+			return err
+		}
+		s.Hang(methodSign, true)
+		s.Hang(methodSign, true)
+		results := make(chan error, 12)
+		for i := range cap(results) {
+			timeout := time.Second
+			if i >= 8 {
+				timeout = time.Minute
+			}
+			go func() { results <- sign(ctx, timeout) }()
+		}
+		wantInFlight := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.InFlight(methodSign); got != want || s.InFlight("") != want {
+				t.Errorf("InFlight = %d, want %d", got, want)
+			}
+		}
+		wantInFlight(12)
+		if _, err := appengine.PublicCertificates(ctx); err != nil {
+			t.Errorf("another method: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		wantInFlight(4)
+		for range 8 {
+			if err := <-results; err == nil || !appengine.IsTimeoutError(err) {
+				t.Errorf("a call that gave up: %v", err)
+			}
+		}
+		s.Hang(methodSign, false)
+		s.Hang(methodSign, false)
+		for range 4 {
+			if err := <-results; err != nil {
+				t.Errorf("a call that waited: %v", err)
+			}
+		}
+		wantInFlight(0)
+		if err := sign(ctx, time.Second); err != nil {
+			t.Errorf("the next call: %v", err)
+		}
+		if got := s.Calls(methodSign); got != 13 {
+			t.Errorf("Calls = %d, want 13", got)
+		}
+
+		s.Hang("", true)
+		if err := sign(ctx, time.Second); err == nil {
+			t.Error("a hang of all methods had no effect")
+		}
+		s.Close()
+	})
+}
+
+// The SDK's own transport, over TCP.
+func TestAppEngineHang(t *testing.T) {
+	s := startAppEngine(t)
+	ctx := overHTTP(t, s)
+	s.Hang(methodSign, true)
+	limited, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := appengine.SignBytes(limited, nil); err == nil {
+		t.Error("a call to a hanging backend succeeded")
+	}
+	// The server notices in its own time that the client has gone.
+	waitInFlight(t, s, 0)
+	const calls = 100
+	results := make(chan error, calls)
+	for range calls {
+		go func() {
+			_, _, err := appengine.SignBytes(ctx, nil)
+			results <- err
+		}()
+	}
+	waitInFlight(t, s, calls)
+	s.Hang(methodSign, false)
+	for range calls {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := appengine.SignBytes(ctx, nil); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+	waitInFlight(t, s, 0)
+}
+
+// waitInFlight returns when that many calls are being served.
+func waitInFlight(t *testing.T, s *AppEngine, want int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); s.InFlight("") != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("InFlight = %d, want %d", s.InFlight(""), want)
+		}
+	}
+}

@@ -28,7 +28,9 @@ type httpServer struct {
 	connections int
 	calls       map[string]int
 	latency     time.Duration
-	cuts        map[string]int // calls still to be cut, by kind
+	cuts        map[string]int           // calls still to be cut, by kind
+	hangs       map[string]chan struct{} // closed when calls of a kind needn't wait any more
+	inFlight    map[string]int           // calls being served, by kind
 
 	serving sync.WaitGroup
 	conns   sync.WaitGroup // one for each open connection
@@ -40,6 +42,8 @@ func (s *httpServer) start(opts []Option, handler http.HandlerFunc) error {
 	s.handler = handler
 	s.calls = make(map[string]int)
 	s.cuts = make(map[string]int)
+	s.hangs = make(map[string]chan struct{})
+	s.inFlight = make(map[string]int)
 	s.piped = newClient(s.dialPipe)
 	s.client = s.piped
 	if !s.opts.inMemory {
@@ -166,11 +170,42 @@ func (s *httpServer) Calls(what string) int {
 	if what != "" {
 		return s.calls[what]
 	}
+	return sum(s.calls)
+}
+
+func sum(counts map[string]int) int {
 	n := 0
-	for calls := range maps.Values(s.calls) {
-		n += calls
+	for count := range maps.Values(counts) {
+		n += count
 	}
 	return n
+}
+
+// InFlight returns how many calls of one kind, or of all kinds if what is empty,
+// are being served now. A call whose client has gone isn't, once the server has
+// noticed.
+func (s *httpServer) InFlight(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if what != "" {
+		return s.inFlight[what]
+	}
+	return sum(s.inFlight)
+}
+
+// Hang makes the calls of one kind, or of all kinds if what is empty, wait for
+// as long as their clients do. Turned off, it lets those that wait go on.
+func (s *httpServer) Hang(what string, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hang := s.hangs[what]
+	switch {
+	case on && hang == nil:
+		s.hangs[what] = make(chan struct{})
+	case !on && hang != nil:
+		close(hang)
+		delete(s.hangs, what)
+	}
 }
 
 // ResetCalls sets all call counters to zero.
@@ -213,20 +248,38 @@ func (s *httpServer) cutOff(what string) {
 	}
 }
 
-// arrive counts a call, waits for the latency and cuts the call if it has to.
-// It reports false if the client or the server has gone meanwhile. The
-// request's body must have been read: until then net/http doesn't notice that a
-// client has gone.
+// arrive counts a call, waits for the latency and for the end of a hang, and
+// cuts the call if it has to. It reports false if the client or the server has
+// gone meanwhile. The request's body must have been read: until then net/http
+// doesn't notice that a client has gone. Whatever happens, leave must follow.
 func (s *httpServer) arrive(ctx context.Context, what string) bool {
 	s.mu.Lock()
 	s.calls[what]++
-	latency := s.latency
+	s.inFlight[what]++
+	latency, hangs := s.latency, []chan struct{}{s.hangs[what], s.hangs[""]}
 	s.mu.Unlock()
 	if wait(ctx, latency) != nil {
 		return false
 	}
+	for _, hang := range hangs {
+		if hang == nil {
+			continue
+		}
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return false
+		}
+	}
 	s.cutOff(what)
 	return true
+}
+
+// leave ends what arrive has begun.
+func (s *httpServer) leave(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight[what]--
 }
 
 // wait returns after d, or with an error when ctx ends.

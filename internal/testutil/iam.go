@@ -17,14 +17,16 @@ const (
 	callSignJWT      = "signJwt"
 	callSignBlob     = "signBlob"
 	callCertificates = "certificates"
+	callJWK          = "jwk"
 )
 
 // permissionPrefix and the name of a call make the permission that it needs.
 const permissionPrefix = "iam.serviceAccounts."
 
 // IAM is a server for the IAM Credentials API (signJwt and signBlob) and for
-// the endpoint that publishes the certificates of service accounts. Naming an
-// account that doesn't exist in its methods is an error of the test and panics,
+// the endpoints that publish the certificates and the JWK Sets of service
+// accounts. Its calls are "signJwt", "signBlob", "certificates" and "jwk". Naming
+// an account that doesn't exist in its methods is an error of the test and panics,
 // unless the method returns an error.
 type IAM struct {
 	httpServer
@@ -33,7 +35,10 @@ type IAM struct {
 	accounts  map[string]*account // by email and by unique ID
 	keys      int                 // made so far
 	denied    map[string]bool     // permissions
-	caching   http.Header         // of the certificate endpoint
+	caching   http.Header         // of the endpoints for public keys
+	holding   bool                // whether a cache is on the way to those
+	held      map[iamCall]*keyAnswer
+	headers   map[string]http.Header // of the last request of each kind
 	intercept func(w http.ResponseWriter, r *http.Request, next http.Handler)
 	addExp    bool
 }
@@ -48,6 +53,7 @@ func NewIAM(opts ...Option) (*IAM, error) {
 	s := &IAM{
 		accounts: make(map[string]*account),
 		denied:   make(map[string]bool),
+		headers:  make(map[string]http.Header),
 	}
 	s.SetCertificateHeader(nil)
 	if err := s.start(opts, s.serve); err != nil {
@@ -64,6 +70,10 @@ func (s *IAM) Service(ctx context.Context) (*iamcredentials.Service, error) {
 // CertificateURL returns the certificate endpoint, to which the escaped email
 // or unique ID of an account is appended.
 func (s *IAM) CertificateURL() string { return s.URL() + "/" + robotPath }
+
+// JWKURL returns the endpoint for JWK Sets, to which the escaped email or unique
+// ID of an account is appended.
+func (s *IAM) JWKURL() string { return s.URL() + "/" + jwkPath }
 
 // CreateAccount makes a service account with one key, which signs and is
 // published. It can be addressed by its email and by the unique ID.
@@ -179,8 +189,8 @@ func (s *IAM) setDenied(denied bool, permissions []string) {
 	}
 }
 
-// SetCertificateHeader replaces the headers that the certificate endpoint
-// sends with a 200 or a 304, by default a Cache-Control of six hours. Date and
+// SetCertificateHeader replaces the headers that the endpoints for public keys
+// send with a 200 or a 304, by default a Cache-Control of six hours. Date and
 // ETag are sent as well unless h holds nil for them. An empty h means no
 // caching headers at all, a nil one the default.
 func (s *IAM) SetCertificateHeader(h http.Header) {
@@ -190,6 +200,25 @@ func (s *IAM) SetCertificateHeader(h http.Header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.caching = h.Clone()
+}
+
+// CacheCertificates puts a cache on the way to the endpoints for public keys. It
+// keeps the first answer of each and gives it, with its Age, to every request
+// that doesn't say Cache-Control: no-cache or the like, as long as it is on. What
+// it answers is counted too.
+func (s *IAM) CacheCertificates(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = on
+	s.held = make(map[iamCall]*keyAnswer)
+}
+
+// RequestHeader returns the header of the last request for a call, nil if there
+// was none.
+func (s *IAM) RequestHeader(what string) http.Header {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.headers[what].Clone()
 }
 
 // AddExp makes signJwt add an exp an hour ahead to claims without one. Google

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/big"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,6 +22,7 @@ const (
 	accountPrefix  = "v1/projects/-/serviceAccounts/"
 	robotPath      = "robot/v1/metadata/x509/"
 	x509Path       = "service_accounts/v1/metadata/x509/"
+	jwkPath        = "service_accounts/v1/jwk/"
 	delegatePrefix = "projects/-/serviceAccounts/"
 	maxJWTLifetime = 12 * time.Hour
 )
@@ -69,16 +71,16 @@ func writeError(w http.ResponseWriter, err *googleError) {
 
 // An iamCall is a request's path, taken apart.
 type iamCall struct {
-	what    string // signJwt, signBlob, certificates or nothing of these
+	what    string // signJwt, signBlob, certificates, jwk or nothing of these
 	account string
 }
 
 // parsePath accepts the paths of this server. Escaped slashes don't separate.
 func parsePath(u *url.URL) (iamCall, *googleError) {
 	path := strings.TrimPrefix(u.EscapedPath(), "/")
-	for _, prefix := range []string{robotPath, x509Path} {
+	for prefix, what := range map[string]string{robotPath: callCertificates, x509Path: callCertificates, jwkPath: callJWK} {
 		if name, ok := strings.CutPrefix(path, prefix); ok {
-			return newIAMCall(callCertificates, name)
+			return newIAMCall(what, name)
 		}
 	}
 	resource, method, _ := cutLast(path, ":")
@@ -115,6 +117,10 @@ func (s *IAM) serve(w http.ResponseWriter, r *http.Request) {
 		return // the client has gone
 	}
 	call, invalid := parsePath(r.URL)
+	s.mu.Lock()
+	s.headers[call.what] = r.Header.Clone()
+	s.mu.Unlock()
+	defer s.leave(call.what)
 	if !s.arrive(r.Context(), call.what) {
 		return
 	}
@@ -122,8 +128,8 @@ func (s *IAM) serve(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case invalid != nil:
 			writeError(w, invalid)
-		case call.what == callCertificates:
-			s.serveCertificates(w, r, call.account)
+		case call.what == callCertificates || call.what == callJWK:
+			s.serveKeys(w, r, call)
 		default:
 			s.serveSign(w, r, call)
 		}
@@ -140,42 +146,103 @@ func (s *IAM) serve(w http.ResponseWriter, r *http.Request) {
 	next(w, r)
 }
 
-func (s *IAM) serveCertificates(w http.ResponseWriter, r *http.Request, name string) {
+// A keyAnswer is an answer of an endpoint for public keys.
+type keyAnswer struct {
+	header http.Header
+	keys   any
+	at     time.Time
+}
+
+// serveKeys answers a request for an account's public keys.
+func (s *IAM) serveKeys(w http.ResponseWriter, r *http.Request, call iamCall) {
 	if r.Method != http.MethodGet {
 		writeError(w, restNotFound("The requested URL was not found on this server."))
 		return
 	}
-	certificates := make(map[string]string)
 	s.mu.Lock()
-	account := s.accounts[name]
+	account, held := s.accounts[call.account], s.held[call]
+	var answer keyAnswer
 	if account != nil {
-		for _, key := range account.published {
-			certificates[key.id] = key.certificate
+		answer = account.keyAnswer(call.what, s.caching)
+	}
+	if account != nil && s.holding {
+		if held == nil || wantsFresh(r.Header) {
+			s.held[call] = &answer
+		} else {
+			answer = *held
+			answer.header = held.header.Clone()
+			answer.header.Set("Age", strconv.Itoa(int(time.Since(held.at)/time.Second)))
 		}
 	}
-	caching := s.caching
 	s.mu.Unlock()
 	if account == nil {
-		writeError(w, restNotFound("Not found; Gaia id not found for email %s", name))
+		writeError(w, restNotFound("Not found; Gaia id not found for email %s", call.account))
 		return
 	}
 
-	if len(caching) > 0 {
-		hash := sha256.New()
-		for _, kid := range slices.Sorted(maps.Keys(certificates)) {
-			_, _ = io.WriteString(hash, certificates[kid])
-		}
-		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, hash.Sum(nil)[:16]))
-	}
-	for name, values := range caching {
-		w.Header()[http.CanonicalHeaderKey(name)] = values
-	}
+	maps.Copy(w.Header(), answer.header)
 	etag := w.Header().Get("ETag")
 	if etag != "" && r.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	writeJSON(w, http.StatusOK, certificates)
+	writeJSON(w, http.StatusOK, answer.keys)
+}
+
+// keyAnswer returns the account's keys in the form of a call. The server's mu
+// is held.
+func (a *account) keyAnswer(what string, caching http.Header) keyAnswer {
+	answer := keyAnswer{header: make(http.Header), at: time.Now()}
+	certificates := make(map[string]string)
+	for _, key := range a.published {
+		certificates[key.id] = key.certificate
+	}
+	answer.keys = certificates
+	if what == callJWK {
+		answer.keys = a.jwkSet()
+	}
+	if len(caching) > 0 {
+		hash := sha256.New()
+		for _, kid := range slices.Sorted(maps.Keys(certificates)) {
+			_, _ = io.WriteString(hash, certificates[kid])
+		}
+		answer.header.Set("ETag", fmt.Sprintf(`"%x"`, hash.Sum(nil)[:16]))
+	}
+	for name, values := range caching {
+		answer.header[http.CanonicalHeaderKey(name)] = values
+	}
+	return answer
+}
+
+// jwkSet returns a JWK Set (RFC 7517) of the published keys.
+func (a *account) jwkSet() map[string]any {
+	keys := []map[string]string{} // [] in JSON, not null, if there are none
+	for _, key := range a.published {
+		keys = append(keys, map[string]string{
+			"kty": "RSA",
+			"alg": "RS256",
+			"use": "sig",
+			"kid": key.id,
+			"n":   base64.RawURLEncoding.EncodeToString(key.private.N.Bytes()),
+			"e":   base64.RawURLEncoding.EncodeToString(big.NewInt(int64(key.private.E)).Bytes()),
+		})
+	}
+	return map[string]any{"keys": keys}
+}
+
+// wantsFresh reports whether a request doesn't take what a cache has kept (RFC
+// 9111, sections 5.2.1 and 5.4).
+func wantsFresh(header http.Header) bool {
+	if len(header.Values("Cache-Control")) == 0 {
+		return strings.Contains(header.Get("Pragma"), "no-cache")
+	}
+	for directive := range strings.SplitSeq(strings.Join(header.Values("Cache-Control"), ","), ",") {
+		switch strings.ToLower(strings.TrimSpace(directive)) {
+		case "no-cache", "no-store", "max-age=0":
+			return true
+		}
+	}
+	return false
 }
 
 func (s *IAM) serveSign(w http.ResponseWriter, r *http.Request, call iamCall) {

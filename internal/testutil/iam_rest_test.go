@@ -1,9 +1,12 @@
 package testutil
 
 import (
+	"crypto/rsa"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"strings"
 	"testing"
@@ -181,6 +184,8 @@ func TestIAMCertificateHeaders(t *testing.T) {
 		{"default", nil, "public, max-age=21600, must-revalidate, no-transform", true, true},
 		{"none", http.Header{}, "", false, true},
 		{"replaced", http.Header{"cache-control": {"max-age=1"}}, "max-age=1", true, true},
+		{"Expires 0", http.Header{"Cache-Control": {"public"}, "Expires": {"0"}}, "public", true, true},
+		{"Expires garbage", http.Header{"Expires": {"next week"}}, "", true, true},
 		{"removed", http.Header{"Date": nil, "Etag": nil}, "", false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -188,6 +193,9 @@ func TestIAMCertificateHeaders(t *testing.T) {
 			response, _ := get(t, s.Client(), url, nil)
 			if got := response.Header.Get("Cache-Control"); got != test.cacheControl {
 				t.Errorf("Cache-Control %q, want %q", got, test.cacheControl)
+			}
+			if got, want := response.Header.Get("Expires"), test.header.Get("Expires"); got != want {
+				t.Errorf("Expires %q, want %q", got, want)
 			}
 			etag := response.Header.Get("ETag")
 			if got := etag != ""; got != test.etag {
@@ -214,4 +222,152 @@ func TestIAMCertificateHeaders(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A call that is cut has been counted, and ends the client's call: Google's REST
+// client doesn't repeat it.
+func TestIAMCut(t *testing.T) {
+	s, service, _ := startIAM(t)
+	calls := map[string]func() error{
+		callSignBlob: func() error {
+			_, err := signBlobWith(service, testAccount, "x")
+			return err
+		},
+		callSignJWT: func() error {
+			_, err := signJWTWith(service, testAccount, `{}`)
+			return err
+		},
+		callCertificates: func() error {
+			s.Client().CloseIdleConnections() // net/http repeats a GET on a used connection
+			response, err := s.Client().Get(s.CertificateURL() + testAccount)
+			if err == nil {
+				response.Body.Close()
+			}
+			return err
+		},
+	}
+	for what, call := range calls {
+		s.Cut(what, 2)
+		for i, cut := range []bool{true, true, false} {
+			err := call()
+			if (err != nil) != cut {
+				t.Errorf("%s, call %d: %v, want it cut: %t", what, i+1, err, cut)
+			}
+			if _, answered := errors.AsType[*googleapi.Error](err); answered {
+				t.Errorf("%s, call %d: %v, want no answer", what, i+1, err)
+			}
+		}
+		if got := s.Calls(what); got != 3 {
+			t.Errorf("Calls(%q) = %d, want 3", what, got)
+		}
+		if got := s.InFlight(""); got != 0 {
+			t.Errorf("InFlight = %d, want 0", got)
+		}
+		s.Cut("", 1)
+		if err := call(); err == nil {
+			t.Errorf("%s wasn't cut by a cut for all", what)
+		}
+	}
+}
+
+func TestIAMJWKSet(t *testing.T) {
+	s, _, uniqueID := startIAM(t)
+	if _, err := s.AddKey(testAccount); err != nil {
+		t.Fatal(err)
+	}
+	for _, account := range []string{testAccount, uniqueID} {
+		response, body := get(t, s.Client(), s.JWKURL()+account, nil)
+		var set struct {
+			Keys []struct{ Kty, Alg, Use, Kid, N, E string }
+		}
+		if err := json.Unmarshal([]byte(body), &set); err != nil {
+			t.Fatal(err)
+		}
+		if len(set.Keys) != 2 || response.Header.Get("Cache-Control") == "" {
+			t.Errorf("got %s with header %v, want two keys", body, response.Header)
+		}
+		for i, key := range set.Keys {
+			n, errN := base64.RawURLEncoding.DecodeString(key.N)
+			e, errE := base64.RawURLEncoding.DecodeString(key.E)
+			if errN != nil || errE != nil {
+				t.Fatal(errN, errE)
+			}
+			got := &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())}
+			if kid := s.KeyIDs(testAccount)[i]; key.Kid != kid || !s.PublicKey(testAccount, kid).Equal(got) ||
+				key.Kty != "RSA" || key.Alg != "RS256" || key.Use != "sig" {
+				t.Errorf("key %d is %+v, want %s", i, key, kid)
+			}
+		}
+	}
+	for _, kid := range s.KeyIDs(testAccount) {
+		s.RemoveKey(testAccount, kid)
+	}
+	if _, body := get(t, s.Client(), s.JWKURL()+testAccount, nil); !strings.Contains(body, `"keys": []`) {
+		t.Errorf("without keys: %s, want an empty array", body)
+	}
+	if response, _ := get(t, s.Client(), s.JWKURL()+"nobody@test", nil); response.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown account: %s, want 404", response.Status)
+	}
+	if got := s.Calls("jwk"); got != 4 {
+		t.Errorf("Calls = %d, want 4", got)
+	}
+}
+
+func TestIAMCacheOnTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := startIAM(t, InMemory())
+		url := s.CertificateURL() + testAccount
+		keys := func(header http.Header) (int, string) {
+			response, body := get(t, s.Client(), url, header)
+			var certificates map[string]string
+			if err := json.Unmarshal([]byte(body), &certificates); err != nil {
+				t.Fatal(err)
+			}
+			return len(certificates), response.Header.Get("Age")
+		}
+		s.CacheCertificates(true)
+		keys(nil)
+		if _, err := s.AddKey(testAccount); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(90 * time.Second)
+		for _, test := range []struct {
+			name   string
+			header http.Header
+			want   int
+			age    string
+		}{
+			{"plain", nil, 1, "90"},
+			{"another directive", http.Header{"Cache-Control": {"max-age=60"}, "Pragma": {"no-cache"}}, 1, "90"},
+			{"no-cache", http.Header{"Cache-Control": {"max-age=60, No-Cache"}}, 2, ""},
+			{"plain again", nil, 2, "0"},
+		} {
+			if got, age := keys(test.header); got != test.want || age != test.age {
+				t.Errorf("%s: %d keys of age %q, want %d of %q", test.name, got, age, test.want, test.age)
+			}
+		}
+		if got := s.RequestHeader(callCertificates).Get("User-Agent"); got == "" || s.RequestHeader(callSignJWT) != nil {
+			t.Errorf("RequestHeader has User-Agent %q", got)
+		}
+		keys(http.Header{"Cache-Control": {"no-cache"}})
+		if got := s.RequestHeader(callCertificates).Get("Cache-Control"); got != "no-cache" {
+			t.Errorf("RequestHeader has Cache-Control %q, want no-cache", got)
+		}
+
+		if _, err := s.AddKey(testAccount); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := keys(nil); got != 2 {
+			t.Errorf("before the cache is off: %d keys, want 2", got)
+		}
+		s.CacheCertificates(false)
+		if got, age := keys(nil); got != 3 || age != "" {
+			t.Errorf("once the cache is off: %d keys of age %q, want 3", got, age)
+		}
+		s.CacheCertificates(true)
+		if got, _ := keys(http.Header{"Pragma": {"no-cache"}}); got != 3 {
+			t.Errorf("Pragma: %d keys, want 3", got)
+		}
+		s.Close()
+	})
 }
