@@ -12,7 +12,6 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
-	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 	if err := os.Chdir("../../.."); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	systest.Main(m)
 }
 
 // documents returns all documents.

@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 
 	"google.golang.org/api/googleapi"
@@ -23,7 +21,7 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { systest.Main(m) }
 
 const account = start.Account
 

@@ -77,7 +77,7 @@ func (c faultHTTPCall) want(w faultWant) faultWant {
 }
 
 func (c faultHTTPCall) wantFailed(errs ...error) faultWant {
-	return c.want(faultWant{is: errs, calls: [2]int{0, 2}}) // net/http may repeat a GET
+	return c.want(faultWant{is: errs, calls: [2]int{0, 3}}) // net/http may repeat a GET, too
 }
 
 // wantCorrupt is for an answer that cannot be what it should be.
@@ -192,7 +192,12 @@ func faultIAMCells() []faultCell {
 				}
 			}
 		}))
-		cells = append(cells, cell("server restart", call.wantFailed(), func(r *faultIAM) {
+		// A cut connection is tried again once, a GET by net/http as well.
+		restarted := call.wantFailed()
+		if call.keys {
+			restarted = call.wantTwoFailures()
+		}
+		cells = append(cells, cell("server restart", restarted, func(r *faultIAM) {
 			r.server.Intercept(func(w http.ResponseWriter, request *http.Request, next http.Handler) {
 				if r.n.Add(1) > 2 {
 					next.ServeHTTP(w, request)
@@ -216,8 +221,8 @@ func faultIAMCells() []faultCell {
 		}
 		for _, caller := range faultCallers {
 			want := faultWant{is: []error{caller.err}, calls: [2]int{0, 1}, limit: caller.limit}
-			if call.warm {
-				want.calls[1] = 2 // the first fetch after the expiry is waited for
+			if call.keys { // nothing ends with the context of a Keyfunc
+				want = call.wantFailed(context.DeadlineExceeded)
 			}
 			left := cell(caller.name, want, func(r *faultIAM) {
 				r.server.Intercept(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
@@ -307,12 +312,13 @@ func (c faultHTTPCall) addTransport(add func(string, faultWant, faultHTTPAnswer)
 	body("error with status 200", c.wantCorrupt(), jsonType, constant(`{"error": {"code": 500, "message": "Internal error.", "status": "INTERNAL"}}`))
 }
 
+// wantTwoFailures is for a good answer to the third attempt.
 func (c faultHTTPCall) wantTwoFailures() faultWant {
-	if c.keys {
-		return c.wantFailed() // each token, or back-off, is one attempt
+	want := faultWant{ok: true, calls: [2]int{3, 3}, limit: 2 * time.Second, kept: c.cached}
+	if !c.keys {
+		want.calls[1] = 4 // the first signature by signBlob tells the kid, the second one has it
 	}
-	// The first signature by signBlob tells the kid, the second one has it.
-	return faultWant{ok: true, calls: [2]int{3, 4}, limit: 2 * time.Second}
+	return want
 }
 
 // addStatuses adds statuses other than 200.
@@ -320,7 +326,10 @@ func (c faultHTTPCall) addStatuses(add func(string, faultWant, faultHTTPAnswer))
 	retried := []int{429, 500, 502, 503, 504}
 	for _, code := range []int{400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 418, 429, 451, 499, 500, 501, 502, 503, 504, 505, 507} {
 		want := c.want(faultWant{http: code, calls: [2]int{1, 1}})
-		if !c.keys && slices.Contains(retried, code) {
+		switch {
+		case slices.Contains(retried, code) && c.keys:
+			want = c.want(faultWant{calls: [2]int{3, 3}})
+		case slices.Contains(retried, code):
 			want = c.want(faultWant{is: []error{context.DeadlineExceeded}, http: code, calls: [2]int{2, faultManyCalls}})
 		}
 		add(fmt.Sprintf("status %d", code), want, func(w http.ResponseWriter, _ *http.Request, _ int, _ http.Handler) { systest.Status(w, code) })
@@ -688,12 +697,11 @@ func faultAppEngineCells() []faultCell {
 			call.addAppSignatures(answer)
 		}
 		for _, caller := range faultCallers {
-			left := cell(caller.name, faultWant{is: []error{caller.err}, calls: [2]int{0, 1}, limit: caller.limit}, func(r *faultAppEngine) {
-				r.server.SetLatency(time.Hour)
-			})
-			if call.warm {
-				left.want.calls[1] = 2
+			want := faultWant{is: []error{caller.err}, calls: [2]int{0, 1}, limit: caller.limit}
+			if call.keys { // nothing ends with the context of a Keyfunc
+				want = silent
 			}
+			left := cell(caller.name, want, func(r *faultAppEngine) { r.server.SetLatency(time.Hour) })
 			left.caller = caller.caller
 			cells = append(cells, left)
 		}

@@ -17,7 +17,6 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -27,7 +26,7 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { systest.Main(m) }
 
 var (
 	seed  = flag.Uint64("seed", 0, "seed of TestRandom; 0 stands for a few that are always the same")

@@ -22,7 +22,6 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
-	"go.uber.org/goleak"
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,7 +34,7 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { systest.Main(m) }
 
 const account = start.Account
 
