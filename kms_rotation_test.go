@@ -3,6 +3,7 @@ package gcpjwt_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -978,4 +979,113 @@ func TestRotationLoggerSigns(t *testing.T) {
 			rig.Errorf("stuck for %v (until the context's end)", d)
 		}
 	})
+}
+
+// R03: one destroyed version doesn't stop the verifier; it takes one to be left.
+func TestKMSDestroyedVersion(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	first := systest.Create(t, server, systest.P256)
+	old := systest.Sign(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
+	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.SetState(first, systest.Destroyed)
+	ctx := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+	if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(second); got != want {
+		t.Errorf("R03: signed by %v, want version 2", got)
+	}
+	if _, err := jwt.Parse(text, keyfunc); err != nil {
+		t.Errorf("R03: jwt.Parse of a token by version 2: %v", err)
+	}
+	if _, err := jwt.Parse(old, keyfunc); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+		t.Errorf("R03: jwt.Parse of a token by version 1: %v, want ErrUnknownKeyID", err)
+	}
+
+	// All gone. Another client knows nothing of the versions that were.
+	server.SetState(second, systest.Destroyed)
+	keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(first), KMSClient: systest.Client(t, server)})
+	if keyfunc != nil || err == nil || !strings.Contains(err.Error(), "no ENABLED version") {
+		t.Errorf("R03: KMSVerifyKeyfunc without any ENABLED version: %v, want an error", err)
+	}
+}
+
+// B20: after a rotation the new key is accepted at the cost of one more read,
+// and what that read no longer shows is refused.
+func TestKMSRotationSeenByVerifier(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	a := systest.Create(t, server, systest.P256)
+	byA := systest.Sign(t, systest.KMSContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(a))
+	if _, err := jwt.Parse(byA, keyfunc); err != nil {
+		t.Fatalf("B20: jwt.Parse of a token by A: %v", err)
+	}
+	b, err := server.CreateVersion(systest.CryptoKeyOf(a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byB := systest.Sign(t, systest.KMSContext(t.Context(), client, b), gcpjwt.SigningMethodKMSES256, nil)
+	server.SetState(a, systest.Disabled)
+	server.ResetCalls()
+	if _, err := jwt.Parse(byB, keyfunc); err != nil {
+		t.Errorf("B20: jwt.Parse of a token by B: %v", err)
+	}
+	for range 10 {
+		if _, err := jwt.Parse(byA, keyfunc); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+			t.Errorf("B20: jwt.Parse of a token by A: %v, want ErrUnknownKeyID", err)
+		}
+	}
+	// B's public key is known from signing with it.
+	if got := server.Calls(""); got != 1 || server.Calls("ListCryptoKeyVersions") != 1 {
+		t.Errorf("B20: %d calls, %d of them ListCryptoKeyVersions, want 1 and 1", got, server.Calls("ListCryptoKeyVersions"))
+	}
+}
+
+// A CryptoKey whose versions are of different algorithms, as after a move to
+// post-quantum keys, verifies all of them, each with its own.
+func TestMLDSAMigration(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	classic := systest.Create(t, server, systest.P256)
+	cryptoKey := systest.CryptoKeyOf(classic)
+	byVersion := map[string]systest.Row{classic: systest.RowOf(systest.P256)}
+	for _, tt := range kmsMLDSA {
+		version, err := server.CreateVersion(cryptoKey, tt.row.Algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byVersion[version] = tt.row
+	}
+	ctx := systest.KMSContext(t.Context(), client, cryptoKey)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, cryptoKey)
+	for version, row := range byVersion {
+		text := systest.Sign(t, ctx, row.Method, nil)
+		if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(version); got != want {
+			t.Errorf("%s: signed by %v, want the version of that algorithm", row.Alg, got)
+		}
+		_, sig := systest.Split(t, text)
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			t.Errorf("%s: jwt.Parse: %v", row.Alg, err)
+		}
+		if _, err := jwt.Parse(systest.Relabel(t, text, "kid", nil), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			t.Errorf("%s: jwt.Parse after removing the kid: %v, want ErrTokenSignatureInvalid", row.Alg, err)
+		}
+		if _, err := jwt.Parse(systest.SignBare(t, ctx, row.Method, row.Alg), keyfunc); err != nil {
+			t.Errorf("%s: jwt.Parse of a token without kid: %v", row.Alg, err)
+		}
+		for _, other := range byVersion {
+			if other.Alg == row.Alg {
+				continue
+			}
+			relabelled, _ := systest.Split(t, systest.Relabel(t, text, "alg", other.Alg))
+			_, err := jwt.Parse(relabelled+"."+base64.RawURLEncoding.EncodeToString(sig), keyfunc)
+			if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+				t.Errorf("a token by the %s version that says %s: %v, want ErrAlgorithmMismatch", row.Alg, other.Alg, err)
+			}
+		}
+	}
 }
