@@ -9,6 +9,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha3"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -20,6 +21,8 @@ import (
 	"testing"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"filippo.io/mldsa"
+	"filippo.io/mldsa/mldsacrypto"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/googleapis/gax-go/v2/apierror"
 	"google.golang.org/grpc/codes"
@@ -133,7 +136,7 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 func TestKMSSignsHeaderAndPayload(t *testing.T) {
 	t.Parallel()
 	for _, row := range systest.Rows {
-		t.Run("B03/"+row.Algorithm.String(), func(t *testing.T) {
+		t.Run("B03/"+row.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
 			version := systest.Create(t, server, row.Algorithm)
@@ -159,13 +162,20 @@ func TestKMSSignsHeaderAndPayload(t *testing.T) {
 			case row.Digest == 0:
 				want = &kmspb.AsymmetricSignRequest{Name: version, Data: []byte(signingString), DataCrc32C: testutil.Checksum([]byte(signingString))}
 			default:
-				h := row.Digest.New()
-				h.Write([]byte(signingString))
-				sum := h.Sum(nil)
+				var sum []byte
+				if key, ok := server.PublicKey(version).(*mldsa.PublicKey); ok {
+					sum = kmsMu(key, signingString)
+				} else {
+					h := row.Digest.New()
+					h.Write([]byte(signingString))
+					sum = h.Sum(nil)
+				}
 				digest := map[crypto.Hash]*kmspb.Digest{
 					crypto.SHA256: {Digest: &kmspb.Digest_Sha256{Sha256: sum}},
 					crypto.SHA384: {Digest: &kmspb.Digest_Sha384{Sha384: sum}},
 					crypto.SHA512: {Digest: &kmspb.Digest_Sha512{Sha512: sum}},
+
+					mldsacrypto.MLDSAMu: {Digest: &kmspb.Digest_ExternalMu{ExternalMu: sum}},
 				}[row.Digest]
 				want = &kmspb.AsymmetricSignRequest{Name: version, Digest: digest, DigestCrc32C: testutil.Checksum(sum)}
 			}
@@ -174,6 +184,12 @@ func TestKMSSignsHeaderAndPayload(t *testing.T) {
 			}
 		})
 	}
+}
+
+// kmsMu is the message representative of FIPS 204, algorithm 7, for an empty context.
+func kmsMu(key *mldsa.PublicKey, text string) []byte {
+	input := append(sha3.SumSHAKE256(key.Bytes(), 64), 0, 0)
+	return sha3.SumSHAKE256(append(input, text...), 64)
 }
 
 // B03: base64url without padding.
@@ -339,10 +355,10 @@ func TestKMSDataLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 64 << 10
 	for _, row := range systest.Rows {
-		if row.Algorithm != systest.P256 && row.Digest != 0 {
+		if row.Algorithm != systest.P256 && row.Digest != 0 && row.Digest != mldsacrypto.MLDSAMu {
 			continue // one that takes a digest will do
 		}
-		t.Run(row.Alg, func(t *testing.T) {
+		t.Run(row.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
 			version := systest.Create(t, server, row.Algorithm)

@@ -43,7 +43,7 @@ func kmsOverride(t *testing.T, m *gcpjwt.SigningMethodKMS) {
 // Override.
 func TestKMSAlgorithms(t *testing.T) {
 	for _, row := range systest.Rows {
-		t.Run(row.Algorithm.String(), func(t *testing.T) {
+		t.Run(row.String(), func(t *testing.T) {
 			server, client := start.KMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
@@ -115,12 +115,13 @@ func TestKMSAlgorithms(t *testing.T) {
 				}
 			})
 
-			wantHash := row.Digest
-			if row.IsMAC() {
-				wantHash = map[string]crypto.Hash{"HS256": crypto.SHA256, "HS384": crypto.SHA384, "HS512": crypto.SHA512}[row.Alg]
+			wantHash := map[string]crypto.Hash{
+				"RS256": crypto.SHA256, "RS512": crypto.SHA512, "PS256": crypto.SHA256, "PS512": crypto.SHA512,
+				"ES256": crypto.SHA256, "ES384": crypto.SHA384, "ES256K": crypto.SHA256,
+				"HS256": crypto.SHA256, "HS384": crypto.SHA384, "HS512": crypto.SHA512,
 			}
-			if got := row.Method.Hash(); got != wantHash {
-				t.Errorf("Hash = %v, want %v", got, wantHash)
+			if got := row.Method.Hash(); got != wantHash[row.Alg] {
+				t.Errorf("Hash = %v, want %v", got, wantHash[row.Alg])
 			}
 		})
 	}
@@ -133,7 +134,7 @@ func TestKMSTokensWithStockJWT(t *testing.T) {
 		if row.IsMAC() {
 			continue // MacVerify above is all there is
 		}
-		t.Run(row.Algorithm.String(), func(t *testing.T) {
+		t.Run(row.String(), func(t *testing.T) {
 			t.Parallel()
 			server, client := start.KMS(t)
 			version := systest.Create(t, server, row.Algorithm)
