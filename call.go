@@ -83,7 +83,7 @@ func rpcCode(err error) codes.Code {
 		Error struct{ Status string }
 	}
 	var code codes.Code
-	if json.Unmarshal([]byte(answer.Body), &body) == nil && code.UnmarshalJSON([]byte(`"`+body.Error.Status+`"`)) == nil {
+	if json.Unmarshal([]byte(answer.Body), &body) == nil && code.UnmarshalJSON([]byte(`"`+body.Error.Status+`"`)) == nil && code != codes.OK {
 		return code
 	}
 	if code, ok := codeOfHTTP[answer.Code]; ok {

@@ -24,14 +24,8 @@ type draft struct {
 	payload []byte // claims in JSON
 }
 
-// newDraft reads what the caller wants to have signed. Claims are the caller's code: a panic
-// in them is an error.
+// newDraft reads what the caller wants to have signed.
 func newDraft(header map[string]any, claims jwt.Claims) (_ *draft, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = errs.Errorf("%w: the claims cannot be encoded: %w", jwt.ErrTokenInvalidClaims, retry.Panicked(p))
-		}
-	}()
 	if claims == nil {
 		return nil, errs.Errorf("%w: nil claims", jwt.ErrTokenInvalidClaims)
 	}
@@ -41,13 +35,23 @@ func newDraft(header map[string]any, claims jwt.Claims) (_ *draft, err error) {
 			return nil, errs.Errorf("the kid in the token's header must be a non-empty string; remove it to have it set")
 		}
 	}
-	if d.payload, err = json.Marshal(claims); err != nil {
+	if d.payload, err = marshal(claims); err != nil {
 		return nil, errs.Errorf("%w: encode the claims: %w", jwt.ErrTokenInvalidClaims, err)
 	}
 	if !bytes.HasPrefix(d.payload, []byte("{")) {
 		return nil, errNoObject
 	}
 	return d, nil
+}
+
+// marshal encodes what is the caller's code: a panic in it is an error.
+func marshal(value any) (data []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = retry.Panicked(p)
+		}
+	}()
+	return json.Marshal(value)
 }
 
 var errNoObject = errs.Errorf("%w: the claims must make a JSON object, not an array, a value or null, which a nil map or pointer makes", jwt.ErrTokenInvalidClaims)
@@ -85,7 +89,7 @@ func (d *draft) signingString(alg, kid string) (string, error) {
 	if d.kid == "" && kid != "" {
 		header["kid"] = kid
 	}
-	data, err := json.Marshal(header)
+	data, err := marshal(header)
 	if err != nil {
 		return "", errs.Errorf("encode the token's header: %w", err)
 	}

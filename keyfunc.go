@@ -58,7 +58,7 @@ func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, erro
 	if err != nil {
 		return nil, keyset.Unavailable(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyset.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
 	defer cancel()
 	source, err := key.verifyKeys(ctx)
 	if err != nil {

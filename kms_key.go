@@ -59,7 +59,7 @@ func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
 	}
 	key := cryptoKeys.Get(c.cryptoKeyID(), newCryptoKey)
 	key.loggers.Add(c.Logger)
-	source := &versionSource{client: client, key: key, name: c.KeyPath, lifetime: c.keyRefresh(), delay: c.activationDelay()}
+	source := &versionSource{client, key, c.KeyPath, c.keyRefresh(), c.activationDelay(), c.Logger}
 	return &kmsKey{client: client, rotating: key, source: source}, nil
 }
 
@@ -75,39 +75,53 @@ func (k *kmsKey) signingVersion(ctx context.Context, m *SigningMethodKMS, failed
 	return k.pinned, k.pinned.fits(ctx, k.client, m)
 }
 
+// identify reads the public key of a version. If there is none, it may be a MAC key, which
+// probe finds out by a call.
+func (k *kmsKey) identify(ctx context.Context, probe func() error) error {
+	public, err := k.pinned.neededKey(ctx, k.client, kmspb.PublicKey_PEM)
+	code := rpcCode(err)
+	switch {
+	case err == nil && public.mac:
+		return probe()
+	case err == nil && public.traits.method == nil:
+		return errNoMethodFor(k.pinned.name, public.traits.algorithm)
+	case code != codes.FailedPrecondition && code != codes.PermissionDenied:
+		return err
+	}
+	probeErr := probe()
+	switch rpcCode(probeErr) {
+	case codes.FailedPrecondition: // it is none, or isn't ready
+		return err
+	case codes.PermissionDenied:
+		return errs.Errorf("%w; or, if it is a MAC key: %w", err, probeErr)
+	}
+	return probeErr
+}
+
 // signerMethod finds the method that a Signer of a version signs with. A MAC key is
 // recognised by the call that signing makes.
 func (k *kmsKey) signerMethod(ctx context.Context) error {
 	v := k.pinned
-	_, err := v.publicKey(ctx, k.client, kmspb.PublicKey_PEM)
-	switch rpcCode(err) {
-	case codes.OK:
-		if traits := v.traits.Load(); traits.method == nil {
-			return errNoMethodFor(v.name, traits.algorithm)
-		}
-		return nil
-	case codes.FailedPrecondition, codes.PermissionDenied:
-	default:
-		return err
-	}
 	if traits := v.traits.Load(); traits != nil && traits.method != nil {
-		return nil // a MAC key that has signed before
+		return nil
 	}
-	mac, macErr := macSign(ctx, k.client, v.name, "x")
-	switch rpcCode(macErr) {
-	case codes.OK:
-	case codes.FailedPrecondition, codes.PermissionDenied:
-		return errs.Errorf("%w; a Signer of a CryptoKeyVersion reads its algorithm, while SignedString needs no more than the permission to sign", err)
-	default:
-		return macErr
-	}
-	for _, m := range kmsMethods {
-		if m.isMAC() && len(mac) == m.hash.Size() {
-			v.traits.Store(newTraits(m.rows[0].algorithm, kmspb.ProtectionLevel_PROTECTION_LEVEL_UNSPECIFIED))
-			return nil
+	err := k.identify(ctx, func() error {
+		mac, err := macSign(ctx, k.client, v.name, "x")
+		if err != nil {
+			return err
 		}
+		for _, m := range kmsMethods {
+			if m.isMAC() && len(mac) == m.hash.Size() {
+				v.traits.Store(newTraits(m.rows[0].algorithm, kmspb.ProtectionLevel_PROTECTION_LEVEL_UNSPECIFIED))
+				return nil
+			}
+		}
+		return errNoMethodForMAC(v.name)
+	})
+	if public, _ := v.public.Current(); err != nil && public != nil && public.denied != nil {
+		return errs.Errorf("%w; a Signer of a CryptoKeyVersion reads its algorithm, while SignedString needs no more than the permission to sign", err)
 	}
-	return errs.Errorf("%w: no signing method is for %s, whose MACs have %d bytes", ErrAlgorithmMismatch, v.name, len(mac))
+	return err
 }
 
 // verifyKeys returns the source of the keys that config's tokens verify with,
@@ -117,30 +131,19 @@ func (k *kmsKey) verifyKeys(ctx context.Context) (keyset.Source, error) {
 		return k.source, k.source.readKeys(ctx)
 	}
 	v := k.pinned
-	_, err := v.publicKey(ctx, k.client, kmspb.PublicKey_PEM)
-	switch rpcCode(err) {
-	case codes.OK:
-		traits := v.traits.Load()
-		if traits.method == nil {
-			return nil, errNoMethodFor(v.name, traits.algorithm)
+	var methods []*SigningMethodKMS
+	err := k.identify(ctx, func() (err error) {
+		methods, err = probeMAC(ctx, k.client, v.name)
+		if err == nil && len(methods) == 0 {
+			return errNoMethodForMAC(v.name)
 		}
-		return pinnedKeys{keyset.New([]*keyset.Key{v.keyOf(k.client, traits.method)})}, nil
-	case codes.FailedPrecondition, codes.PermissionDenied:
-	default:
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	methods, probeErr := probeMAC(ctx, k.client, v.name)
-	switch rpcCode(probeErr) {
-	case codes.OK:
-	case codes.FailedPrecondition:
-		return nil, err
-	case codes.PermissionDenied:
-		return nil, errs.Errorf("%w; or, if it is a MAC key: %w", err, probeErr)
-	default:
-		return nil, probeErr
-	}
-	if len(methods) == 0 {
-		return nil, errs.Errorf("%w: no signing method is for %s, whose MACs have another length than those of HMAC_SHA256, HMAC_SHA384 and HMAC_SHA512", ErrAlgorithmMismatch, v.name)
+	if methods == nil {
+		methods = []*SigningMethodKMS{v.traits.Load().method}
 	}
 	var keys []*keyset.Key
 	for _, m := range methods {

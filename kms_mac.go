@@ -132,6 +132,8 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name, signi
 	case codes.FailedPrecondition, codes.NotFound:
 		// Disabled or destroyed since it was listed: it verifies nothing.
 		return false, errs.Errorf("%w: %w", errs.ErrUnknownKeyID, err)
+	case codes.InvalidArgument:
+		return false, errs.Errorf("%w: the key makes MACs of another length: %w", errs.ErrAlgorithmMismatch, err)
 	}
 	return false, keyset.Unavailable(err)
 }

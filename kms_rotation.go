@@ -94,29 +94,32 @@ type listedVersion struct {
 	method    *SigningMethodKMS
 }
 
-// newest returns the first version that m, or any method if m is nil, signs with and that
-// was generated a delay ago; if none was, the first.
+// newest returns the newest version that m, or any method if m is nil, signs with and that
+// was generated a delay ago; if none was, the one that most verifiers know by now, which is
+// the oldest.
 func (l *versionList) newest(m *SigningMethodKMS, delay time.Duration, except *kmsVersion) *kmsVersion {
-	var first *kmsVersion
+	var oldest *listedVersion
 	now := time.Now()
 	for _, v := range l.versions {
-		traits := v.traits.Load()
 		if v.kmsVersion == except {
 			continue
 		}
 		if m != nil {
-			if _, ok := m.row(traits.algorithm); !ok {
+			if _, ok := m.row(v.traits.Load().algorithm); !ok {
 				continue
 			}
 		}
 		if !now.Before(v.generated.Add(delay)) {
 			return v.kmsVersion
 		}
-		if first == nil {
-			first = v.kmsVersion
+		if oldest == nil || !v.generated.After(oldest.generated) {
+			oldest = v
 		}
 	}
-	return first
+	if oldest == nil {
+		return nil
+	}
+	return oldest.kmsVersion
 }
 
 func (l *versionList) has(version *kmsVersion) bool {
@@ -131,6 +134,7 @@ type versionSource struct {
 	name     string
 	lifetime time.Duration
 	delay    time.Duration // ActivationDelay
+	logger   *slog.Logger  // which the key holds weakly
 }
 
 // newest returns the version to sign with: the newest ENABLED one of m's algorithm (of any,
@@ -264,11 +268,9 @@ func (s *versionSource) list(ctx context.Context, op *calling, filter string) (*
 		if version.traits.Load() == nil {
 			version.traits.Store(traits)
 		}
-		listed := &listedVersion{kmsVersion: version, number: number, method: traits.method}
-		if v.GenerateTime != nil {
-			listed.generated = v.GenerateTime.AsTime()
-		}
-		list.versions = append(list.versions, listed)
+		// One that was imported has never been generated.
+		generated := cmp.Or(v.GenerateTime, v.ImportTime, v.CreateTime).AsTime()
+		list.versions = append(list.versions, &listedVersion{version, number, generated, traits.method})
 	}
 	slices.SortFunc(list.versions, func(a, b *listedVersion) int { return cmp.Compare(b.number, a.number) })
 	var keys []*keyset.Key
@@ -299,6 +301,9 @@ func (s *versionSource) fetchPublicKeys(ctx context.Context, list *versionList) 
 	for _, v := range list.versions {
 		if !v.method.isMAC() {
 			group.Go(func() error {
+				if ctx.Err() != nil {
+					return ctx.Err() // before a call is made that would go on without it
+				}
 				_, err := v.publicKey(ctx, s.client, v.method.format())
 				return err
 			})

@@ -60,12 +60,14 @@ func newTraits(algorithm kmsAlgorithm, level kmspb.ProtectionLevel) *kmsTraits {
 	return &kmsTraits{algorithm, kmsMethodFor[algorithm], external}
 }
 
-// kmsPublicKey is a version's public key as GetPublicKey returned it, or the
-// refusal to return it.
+// kmsPublicKey is a version's public key as GetPublicKey returned it, or why it didn't.
 type kmsPublicKey struct {
 	traits *kmsTraits
-	key    any // nil if no method is for the algorithm
-	denied error
+	key    any  // nil if no method is for the algorithm
+	mac    bool // it is a MAC key, which has none, and the rest isn't known
+
+	denied error     // the permission is missing
+	asked  time.Time // when it was
 }
 
 func versionOf(client *kms.KeyManagementClient, name string) *kmsVersion {
@@ -87,28 +89,46 @@ func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementCli
 	return key, key.denied
 }
 
+// neededKey is publicKey for callers who cannot do without. A permission that was missing is
+// looked for again after a moment, as it may have been granted since.
+func (v *kmsVersion) neededKey(ctx context.Context, client *kms.KeyManagementClient, preferred keyFormat) (*kmsPublicKey, error) {
+	key, err := v.publicKey(ctx, client, preferred)
+	if key == nil || key.denied == nil || time.Since(key.asked) < keyset.NotReadyPause {
+		return key, err
+	}
+	denied := func(key *kmsPublicKey) bool { return key.denied != nil }
+	key, err = v.public.Renew(ctx, &publicKeySource{client, v, preferred}, key, keyset.NotReadyPause, denied)
+	if err != nil {
+		return nil, err
+	}
+	return key, key.denied
+}
+
 // fits reports whether a version may sign with m. A caller who may not read the
 // public key may still sign, so then nothing is known and nothing is wrong.
 func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) error {
 	traits := v.traits.Load()
 	if traits == nil {
-		_, err := v.publicKey(ctx, client, m.format())
-		switch code := rpcCode(err); {
-		case err == nil:
-			traits = v.traits.Load()
+		public, err := v.publicKey(ctx, client, m.format())
+		code := rpcCode(err)
+		isMAC := err == nil && public.mac
+		switch {
 		case code == codes.PermissionDenied:
 			return nil
-		case code != codes.FailedPrecondition:
-			return err
-		case m.isMAC():
+		case code == codes.FailedPrecondition && m.isMAC(), isMAC && m.isMAC():
 			return nil // it has no public key, or isn't ready, which the call will say
-		default:
-			if mac, _ := probeMAC(ctx, client, v.name); mac == nil {
-				return err
-			}
+		case code == codes.FailedPrecondition:
+			mac, _ := probeMAC(ctx, client, v.name)
+			isMAC = mac != nil
+		}
+		switch {
+		case isMAC:
 			return errs.Errorf("%w: %s needs a key of algorithm %s, and %s is a MAC key",
 				errs.ErrAlgorithmMismatch, m.alias, m.algorithmNames(), v.name)
+		case err != nil:
+			return err
 		}
+		traits = v.traits.Load()
 	}
 	if _, ok := m.row(traits.algorithm); !ok {
 		return errs.Errorf("%w: %s needs a key of algorithm %s, and %s is %s",
@@ -119,12 +139,25 @@ func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, 
 
 // errNoMethodFor reports a key of an algorithm that no signing method is for.
 func errNoMethodFor(name string, algorithms ...kmsAlgorithm) error {
-	var has, wants []string
+	var has []string
 	for _, algorithm := range algorithms {
 		if name := algorithm.String(); !slices.Contains(has, name) {
 			has = append(has, name)
 		}
 	}
+	return errs.Errorf("%w: no signing method is for %s, which is of algorithm %s; use a key of %s",
+		errs.ErrAlgorithmMismatch, name, strings.Join(has, ", "), allAlgorithms())
+}
+
+// errNoMethodForMAC reports a MAC key of such an algorithm.
+func errNoMethodForMAC(name string) error {
+	return errs.Errorf("%w: no signing method is for %s, a MAC key of another length than those that there are methods for; use a key of %s",
+		errs.ErrAlgorithmMismatch, name, allAlgorithms())
+}
+
+// allAlgorithms names those that signing methods are for.
+func allAlgorithms() string {
+	var wants []string
 	for _, m := range kmsMethods {
 		for _, row := range m.rows {
 			if name := row.algorithm.String(); !slices.Contains(wants, name) {
@@ -132,8 +165,7 @@ func errNoMethodFor(name string, algorithms ...kmsAlgorithm) error {
 			}
 		}
 	}
-	return errs.Errorf("%w: no signing method is for %s, which is of algorithm %s; use a key of %s",
-		errs.ErrAlgorithmMismatch, name, strings.Join(has, ", "), strings.Join(wants, ", "))
+	return strings.Join(wants, ", ")
 }
 
 func (m *SigningMethodKMS) algorithmNames() string {
@@ -167,14 +199,46 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 	ctx, cancel := context.WithTimeout(ctx, keyset.ReadTimeout)
 	defer cancel()
 	key, err := s.fetch(ctx)
-	switch {
-	case rpcCode(err) == codes.PermissionDenied:
-		return &kmsPublicKey{denied: err}, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime, Stale: versionsStale}, nil
-	case err != nil:
+	switch rpcCode(err) {
+	case codes.PermissionDenied:
+		key = &kmsPublicKey{denied: err, asked: time.Now()}
+		return key, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime, Stale: versionsStale}, nil
+	case codes.FailedPrecondition, codes.InvalidArgument:
+		key, err = s.explain(ctx, err)
+	}
+	if err != nil {
 		return nil, afterFailure(err), err
 	}
-	s.version.traits.Store(key.traits)
+	if !key.mac {
+		s.version.traits.Store(key.traits)
+	}
 	return key, refresh.Lifetime{Renew: forever, Fresh: forever}, nil
+}
+
+// explain finds out whether a public key was refused because of what the CryptoKey is for,
+// which never changes. It takes a permission that few callers have; others learn no more
+// than they were told.
+func (s *publicKeySource) explain(ctx context.Context, refusal error) (*kmsPublicKey, error) {
+	path, err := parseKeyPath(s.version.name)
+	if err != nil {
+		return nil, err
+	}
+	op := calling{verb: "look at", name: path.cryptoKey}
+	var key *kmspb.CryptoKey
+	err = op.do(ctx, retry.Read, func(ctx context.Context) (err error) {
+		key, err = s.client.GetCryptoKey(ctx, &kmspb.GetCryptoKeyRequest{Name: path.cryptoKey}, once)
+		return err
+	})
+	if err != nil {
+		return nil, refusal
+	}
+	switch key.Purpose {
+	case kmspb.CryptoKey_MAC:
+		return &kmsPublicKey{mac: true}, nil
+	case kmspb.CryptoKey_ASYMMETRIC_SIGN, kmspb.CryptoKey_CRYPTO_KEY_PURPOSE_UNSPECIFIED:
+		return nil, refusal
+	}
+	return nil, errNoMethodFor(s.version.name, key.GetVersionTemplate().GetAlgorithm())
 }
 
 // Failed says nothing: all that is ever read again is a permission that is missing.
@@ -308,7 +372,7 @@ func parseSPKI(m *SigningMethodKMS, der []byte) (any, error) {
 
 // mldsaKey returns the public key that ML-DSA's digest is made with.
 func (v *kmsVersion) mldsaKey(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) (*mldsa.PublicKey, error) {
-	public, err := v.publicKey(ctx, client, m.format())
+	public, err := v.neededKey(ctx, client, m.format())
 	if err != nil {
 		return nil, err
 	}
@@ -329,13 +393,14 @@ type versionResolver struct {
 // Resolve returns the version's public key, or how to reach its MAC key.
 func (r *versionResolver) Resolve(ctx context.Context) (any, jwt.SigningMethod, error) {
 	if r.method.isMAC() {
-		return &macKey{ctx, r.client, r.method, []string{r.version.name}}, r.method, nil
+		// Without the end of ctx, as the call comes later.
+		return &macKey{context.WithoutCancel(ctx), r.client, r.method, []string{r.version.name}}, r.method, nil
 	}
-	public, err := r.version.publicKey(ctx, r.client, r.method.format())
+	public, err := r.version.neededKey(ctx, r.client, r.method.format())
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case public.traits.method != r.method:
+	case public.mac || public.traits.method != r.method:
 		return nil, nil, errs.Errorf("%w: %s is not of the algorithm %s that it was listed with", errs.ErrIntegrity, r.version.name, r.method.algorithm.Name)
 	}
 	return public.key, nil, nil

@@ -16,7 +16,7 @@ import (
 // The keys are those that [KMSVerifyKeyfunc] keeps: once they are known, a call costs nothing.
 // A key that cannot be read is an error, since a set without it would make good tokens fail. It
 // takes the permissions that KMSVerifyKeyfunc takes, and its errors are the same. ctx bounds the
-// wait.
+// wait, which is 10 seconds at most.
 func (c *KMSConfig) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 	switch {
 	case c == nil:
@@ -24,6 +24,8 @@ func (c *KMSConfig) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 	case ctx == nil:
 		return nil, errNilContext("PublicKeys")
 	}
+	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	defer cancel()
 	key, err := c.key(ctx)
 	if err != nil {
 		return nil, keyset.Unavailable(err)

@@ -24,7 +24,7 @@ import (
 //	}
 type Signer struct {
 	signs   signs
-	keyfunc func() (jwt.Keyfunc, error) // is made when it is first needed
+	keyfunc func() jwt.Keyfunc // is made when it is first needed
 	keys    func(ctx context.Context) ([]jwks.Key, error)
 }
 
@@ -45,7 +45,7 @@ type signs interface {
 // key has no public key; its algorithm is found by one MacSign.
 //
 // A key of EC_SIGN_ED25519 signs EdDSA tokens. The end of ctx ends only what NewKMSSigner itself
-// reads. config is copied.
+// reads, which takes 10 seconds at most. config is copied.
 //
 // The error is [ErrMissingConfig], [ErrInvalidConfig], [ErrAlgorithmMismatch] for a key that no
 // signing method is for, [ErrKeysUnavailable] for a CryptoKey without an ENABLED version, or
@@ -57,6 +57,9 @@ func NewKMSSigner(ctx context.Context, config *KMSConfig) (*Signer, error) {
 	case ctx == nil:
 		return nil, errNilContext("NewKMSSigner")
 	}
+	values := context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	defer cancel()
 	own := *config
 	key, err := own.key(ctx)
 	if err != nil {
@@ -70,10 +73,9 @@ func NewKMSSigner(ctx context.Context, config *KMSConfig) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	values := context.WithoutCancel(ctx)
 	return &Signer{
 		signs:   &kmsSigner{key},
-		keyfunc: sync.OnceValues(func() (jwt.Keyfunc, error) { return key.keyfunc(values) }),
+		keyfunc: sync.OnceValue(func() jwt.Keyfunc { return key.keyfunc(values) }),
 		keys:    own.PublicKeys,
 	}, nil
 }
@@ -104,7 +106,7 @@ func NewIAMSigner(ctx context.Context, config *IAMConfig) (*Signer, error) {
 	}
 	return &Signer{
 		signs:   &iamSigner{m, &own},
-		keyfunc: func() (jwt.Keyfunc, error) { return keyfunc, nil },
+		keyfunc: func() jwt.Keyfunc { return keyfunc },
 		keys:    own.PublicKeys,
 	}, nil
 }
@@ -117,7 +119,7 @@ func NewAppEngineSigner() *Signer {
 	keyfunc := keyset.Keyfunc(context.Background(), source)
 	return &Signer{
 		signs:   appEngineSigner{},
-		keyfunc: func() (jwt.Keyfunc, error) { return keyfunc, nil },
+		keyfunc: func() jwt.Keyfunc { return keyfunc },
 		keys: func(ctx context.Context) ([]jwks.Key, error) {
 			return publishedKeys(ctx, appEngineCertificates(ctx, true, 0))
 		},
@@ -153,11 +155,7 @@ func (s *Signer) Keyfunc(token *jwt.Token) (any, error) {
 	if s == nil || s.signs == nil {
 		return nil, errNoSigner
 	}
-	keyfunc, err := s.keyfunc()
-	if err != nil {
-		return nil, err
-	}
-	return keyfunc(token)
+	return s.keyfunc()(token)
 }
 
 // PublicKeys returns the keys that tokens may be verified with now, as the method of the
@@ -169,8 +167,9 @@ func (s *Signer) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 	return s.keys(ctx)
 }
 
-// Method returns the method that fits the key now, nil for a zero Signer. That of a CryptoKey
-// changes when a version of another algorithm comes into use.
+// Method returns the method that fits the key now. That of a CryptoKey changes when a version
+// of another algorithm comes into use, and is nil while none is ENABLED. It is also nil for a
+// zero Signer.
 func (s *Signer) Method() jwt.SigningMethod {
 	if s == nil || s.signs == nil {
 		return nil
@@ -203,13 +202,13 @@ func (s *kmsSigner) method() jwt.SigningMethod {
 
 // keyfunc makes the Keyfunc of a Signer's key. Its reads are those of the tokens that come, so
 // that an outage now is none for good.
-func (k *kmsKey) keyfunc(ctx context.Context) (jwt.Keyfunc, error) {
+func (k *kmsKey) keyfunc(ctx context.Context) jwt.Keyfunc {
 	if k.rotating != nil {
 		k.rotating.verifies.Store(true)
-		return keyset.Keyfunc(ctx, k.source), nil
+		return keyset.Keyfunc(ctx, k.source)
 	}
 	key := k.pinned.keyOf(k.client, k.pinned.traits.Load().method)
-	return keyset.Keyfunc(ctx, pinnedKeys{keyset.New([]*keyset.Key{key})}), nil
+	return keyset.Keyfunc(ctx, pinnedKeys{keyset.New([]*keyset.Key{key})})
 }
 
 type iamSigner struct {

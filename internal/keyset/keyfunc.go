@@ -16,7 +16,8 @@ const maxCandidates = 16
 
 // Keyfunc makes a Keyfunc of a source. A token gets a key only if its algorithm is the one
 // the key was made for; its kid, if it has one, must name the key. ctx lends its values to
-// the calls that the Keyfunc makes; its end ends none of them.
+// the calls that the Keyfunc makes; its end ends none of them. A token waits 10 seconds at
+// most.
 func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 	ctx = context.WithoutCancel(ctx)
 	return func(token *jwt.Token) (any, error) {
@@ -41,6 +42,8 @@ func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 		if a.Strict {
 			token.Method = a.Method
 		}
+		ctx, cancel := context.WithTimeout(ctx, WaitTimeout)
+		defer cancel()
 		set, err := source.Get(ctx)
 		if err != nil {
 			return nil, Unavailable(err)

@@ -24,7 +24,8 @@ type Key struct {
 // A Resolver supplies what tokens verify with where the key itself isn't in the set.
 type Resolver interface {
 	// Resolve returns the value that a method verifies with, and the method itself if no
-	// other can use that value.
+	// other can use that value. A value that makes calls later doesn't make them with ctx,
+	// which ends.
 	Resolve(ctx context.Context) (value any, method jwt.SigningMethod, err error)
 }
 

@@ -20,6 +20,10 @@ const (
 	// ReadTimeout bounds each reading of keys.
 	ReadTimeout = 10 * time.Second
 
+	// WaitTimeout bounds what waits for readings. It is a little longer, so that the error
+	// is that of the reading, which says what was read.
+	WaitTimeout = ReadTimeout + 100*time.Millisecond
+
 	// NotReadyPause is how long it is remembered that a key isn't there, ready or allowed.
 	NotReadyPause = 3 * time.Second
 )

@@ -3,6 +3,7 @@ package systest
 import (
 	"context"
 	"crypto"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
+	"filippo.io/mldsa/mldsacrypto"
+	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/googleapis/gax-go/v2"
 	"golang.org/x/crypto/cryptobyte"
@@ -23,6 +26,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/plain"
 )
 
 // Algorithm is an algorithm of Cloud KMS.
@@ -67,16 +71,24 @@ var Rows = []Row{
 	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, gcpjwt.SigningMethodKMSPS512, "KMSPS512", "PS512", 512, crypto.SHA512},
 	{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, gcpjwt.SigningMethodKMSES256, "KMSES256", "ES256", 64, crypto.SHA256},
 	{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, gcpjwt.SigningMethodKMSES384, "KMSES384", "ES384", 96, crypto.SHA384},
+	{kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, gcpjwt.SigningMethodKMSES256K, "KMSES256K", "ES256K", 64, crypto.SHA256},
 	{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEdDSA, "KMSEdDSA", "EdDSA", 64, 0},
+	{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEd25519, "KMSEd25519", "Ed25519", 64, 0},
 	{kmspb.CryptoKeyVersion_HMAC_SHA256, gcpjwt.SigningMethodKMSHS256, "KMSHS256", "HS256", 32, 0},
 	{kmspb.CryptoKeyVersion_HMAC_SHA384, gcpjwt.SigningMethodKMSHS384, "KMSHS384", "HS384", 48, 0},
 	{kmspb.CryptoKeyVersion_HMAC_SHA512, gcpjwt.SigningMethodKMSHS512, "KMSHS512", "HS512", 64, 0},
 	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, gcpjwt.SigningMethodKMSMLDSA44, "KMSMLDSA44", "ML-DSA-44", 2420, 0},
 	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, gcpjwt.SigningMethodKMSMLDSA65, "KMSMLDSA65", "ML-DSA-65", 3309, 0},
 	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, gcpjwt.SigningMethodKMSMLDSA87, "KMSMLDSA87", "ML-DSA-87", 4627, 0},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA44, "KMSMLDSA44", "ML-DSA-44", 2420, mldsacrypto.MLDSAMu},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA65, "KMSMLDSA65", "ML-DSA-65", 3309, mldsacrypto.MLDSAMu},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA87, "KMSMLDSA87", "ML-DSA-87", 4627, mldsacrypto.MLDSAMu},
 }
 
-// RowOf returns the row of an algorithm.
+// String names the row as a test.
+func (row Row) String() string { return row.Algorithm.String() + "/" + row.Alg }
+
+// RowOf returns the first row of an algorithm.
 func RowOf(algorithm Algorithm) Row {
 	for _, row := range Rows {
 		if row.Algorithm == algorithm {
@@ -217,13 +229,14 @@ func SignBare(t testing.TB, ctx context.Context, method *gcpjwt.SigningMethodKMS
 
 // VerifyBare verifies a signature as somebody would who has never heard of the
 // library: with jwt's own method (not looked up, as it may be overridden) and
-// the bare public key; with filippo.io/mldsa alone; with MacVerify.
+// the bare public key; by the book for secp256k1; with filippo.io/mldsa alone; with
+// MacVerify.
 func VerifyBare(ctx context.Context, row Row, server *testutil.KMS, client *kms.KeyManagementClient, version, signingString string, sig []byte) error {
 	stock := map[string]jwt.SigningMethod{
 		"RS256": jwt.SigningMethodRS256, "RS512": jwt.SigningMethodRS512,
 		"PS256": jwt.SigningMethodPS256, "PS512": jwt.SigningMethodPS512,
 		"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384,
-		"EdDSA": jwt.SigningMethodEdDSA,
+		"EdDSA": jwt.SigningMethodEdDSA, "Ed25519": jwt.SigningMethodEdDSA,
 	}
 	switch public := server.PublicKey(version).(type) {
 	case nil:
@@ -232,6 +245,14 @@ func VerifyBare(ctx context.Context, row Row, server *testutil.KMS, client *kms.
 			err = errors.New("MacVerify: no success")
 		}
 		return err
+	case *secp256k1.PublicKey:
+		digest := sha256.Sum256([]byte(signingString))
+		half := len(sig) / 2
+		r, s := new(big.Int).SetBytes(sig[:half]), new(big.Int).SetBytes(sig[half:])
+		if !plain.VerifySecp256k1(public.X(), public.Y(), digest[:], r, s) {
+			return jwt.ErrSignatureInvalid
+		}
+		return nil
 	case *mldsa.PublicKey:
 		return mldsa.Verify(public, []byte(signingString), sig, nil)
 	default:

@@ -27,6 +27,7 @@ const (
 	Refresh    = 5 * time.Minute  // the default KeyRefresh
 	Stale      = time.Hour        // for which keys serve beyond their lifetime in an outage
 	Cooldown   = time.Minute      // between readings that unknown kids set off
+	NotReady   = 3 * time.Second  // between questions for what is not there, ready or allowed
 )
 
 // MaxText is how long an error may be.

@@ -3,11 +3,13 @@ package gcpjwt_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -712,35 +714,19 @@ func TestRotationCallersAfterOutage(t *testing.T) {
 	}
 }
 
-// A verifier whose context ends while it waits for a list leaves, and the list
-// arrives for the others.
-func TestRotationImpatientVerifier(t *testing.T) {
+// The end of a Keyfunc's context ends neither the Keyfunc nor what it waits for (C23).
+func TestRotationKeyfuncOutlivesItsContext(t *testing.T) {
 	kmsBubble(t, func(rig *kmsRig) {
 		text := rig.by(rig.version(1))
-		ctx, cancel := context.WithCancel(rig.Context())
-		impatient := systest.KMSKeyfunc(rig, ctx, rig.client, rig.cryptoKey)
-		patient := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
-		time.Sleep(systest.Refresh)
-		rig.delayLists(5 * time.Second)
-		rig.server.ResetCalls()
-		var group sync.WaitGroup
-		group.Go(func() {
-			start := time.Now()
-			_, err := jwt.Parse(text, impatient)
-			if !errors.Is(err, context.Canceled) || !errors.Is(err, gcpjwt.ErrKeysUnavailable) || time.Since(start) != time.Second {
-				rig.Errorf("the impatient verifier: %v after %v, want context.Canceled after 1s", err, time.Since(start))
-			}
-		})
-		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(rig.Context(), time.Minute)
+		keyfunc := systest.KMSKeyfunc(rig, ctx, rig.client, rig.cryptoKey)
 		cancel()
-		group.Go(func() {
-			if _, err := jwt.Parse(text, patient); err != nil {
-				rig.Errorf("the patient verifier: %v", err)
-			}
-		})
-		group.Wait()
-		if got := rig.lists(); got != 1 {
-			rig.Errorf("ListCryptoKeyVersions was called %d times, want 1", got)
+		rig.accepts(keyfunc, text)
+		time.Sleep(2 * systest.Stale) // idle
+		rig.delayLists(5 * time.Second)
+		start := time.Now()
+		if _, err := jwt.Parse(text, keyfunc); err != nil || time.Since(start) != 5*time.Second {
+			rig.Errorf("jwt.Parse: %v after %v, want a verified token after 5s", err, time.Since(start))
 		}
 	})
 }
@@ -779,6 +765,11 @@ func (l *kmsLog) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
+// warnings returns the records that warn.
+func (l *kmsLog) warnings(t *testing.T) []map[string]any {
+	return slices.DeleteFunc(l.records(t), func(record map[string]any) bool { return record["level"] != "WARN" })
+}
+
 func (l *kmsLog) records(t *testing.T) (records []map[string]any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -809,13 +800,13 @@ func TestRotationLogger(t *testing.T) {
 			rig.Error("KMSVerifyKeyfunc without permission succeeded")
 		}
 		rig.server.Allow("cloudkms.cryptoKeyVersions.list")
-		time.Sleep(time.Second)
+		time.Sleep(systest.NotReady)
 		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(rig.Context(), config)
 		if err != nil {
 			rig.Fatal(err)
 		}
 		rig.accepts(keyfunc, text)
-		if got := log.records(rig.T); len(got) != 0 {
+		if got := log.warnings(rig.T); len(got) != 0 {
 			rig.Errorf("logged %v, want nothing yet", got)
 		}
 
@@ -823,12 +814,12 @@ func TestRotationLogger(t *testing.T) {
 		time.Sleep(systest.Refresh / 2)
 		rig.accepts(keyfunc, text)
 		synctest.Wait()
-		got := log.records(rig.T)
+		got := log.warnings(rig.T)
 		if len(got) != 1 {
 			rig.Fatalf("logged %v, want the one failed renewal", got)
 		}
-		if got[0]["level"] != "WARN" || got[0]["key"] != rig.cryptoKey || !strings.Contains(fmt.Sprint(got[0]["error"]), "cloudkms.cryptoKeyVersions.list") {
-			rig.Errorf("logged %v, want a warning that names the key and the permission", got[0])
+		if got[0]["age"] != float64(systest.Refresh/2) || got[0]["key"] != rig.cryptoKey || !strings.Contains(fmt.Sprint(got[0]["error"]), "cloudkms.cryptoKeyVersions.list") {
+			rig.Errorf("logged %v, want a warning that names the key, the age of what is known and the permission", got[0])
 		}
 	})
 }
@@ -856,7 +847,7 @@ func TestRotationPublicKeyMissing(t *testing.T) {
 		rig.refuses(keyfunc, second, gcpjwt.ErrKeysUnavailable)
 		rig.accepts(keyfunc, systest.SignBare(rig, systest.KMSContext(rig.Context(), systest.Client(rig, rig.server), rig.version(1)), gcpjwt.SigningMethodKMSES256, "ES256"))
 		synctest.Wait()
-		if got := log.records(rig.T); len(got) != 1 {
+		if got := log.warnings(rig.T); len(got) != 1 {
 			rig.Errorf("logged %v, want a warning", got)
 		}
 		rig.server.Intercept(nil)
@@ -978,4 +969,113 @@ func TestRotationLoggerSigns(t *testing.T) {
 			rig.Errorf("stuck for %v (until the context's end)", d)
 		}
 	})
+}
+
+// R03: one destroyed version doesn't stop the verifier; it takes one to be left.
+func TestKMSDestroyedVersion(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	first := systest.Create(t, server, systest.P256)
+	old := systest.Sign(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
+	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.SetState(first, systest.Destroyed)
+	ctx := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(first))
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
+	text := systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil)
+	if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(second); got != want {
+		t.Errorf("R03: signed by %v, want version 2", got)
+	}
+	if _, err := jwt.Parse(text, keyfunc); err != nil {
+		t.Errorf("R03: jwt.Parse of a token by version 2: %v", err)
+	}
+	if _, err := jwt.Parse(old, keyfunc); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+		t.Errorf("R03: jwt.Parse of a token by version 1: %v, want ErrUnknownKeyID", err)
+	}
+
+	// All gone. Another client knows nothing of the versions that were.
+	server.SetState(second, systest.Destroyed)
+	keyfunc, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(first), KMSClient: systest.Client(t, server)})
+	if keyfunc != nil || err == nil || !errors.Is(err, gcpjwt.ErrKeysUnavailable) || !strings.Contains(err.Error(), "no version that is ENABLED") {
+		t.Errorf("R03: KMSVerifyKeyfunc without any ENABLED version: %v, want ErrKeysUnavailable", err)
+	}
+}
+
+// B20: after a rotation the new key is accepted at the cost of one more read,
+// and what that read no longer shows is refused.
+func TestKMSRotationSeenByVerifier(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	a := systest.Create(t, server, systest.P256)
+	byA := systest.Sign(t, systest.KMSContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(a))
+	if _, err := jwt.Parse(byA, keyfunc); err != nil {
+		t.Fatalf("B20: jwt.Parse of a token by A: %v", err)
+	}
+	b, err := server.CreateVersion(systest.CryptoKeyOf(a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byB := systest.Sign(t, systest.KMSContext(t.Context(), client, b), gcpjwt.SigningMethodKMSES256, nil)
+	server.SetState(a, systest.Disabled)
+	server.ResetCalls()
+	if _, err := jwt.Parse(byB, keyfunc); err != nil {
+		t.Errorf("B20: jwt.Parse of a token by B: %v", err)
+	}
+	for range 10 {
+		if _, err := jwt.Parse(byA, keyfunc); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+			t.Errorf("B20: jwt.Parse of a token by A: %v, want ErrUnknownKeyID", err)
+		}
+	}
+	// B's public key is known from signing with it.
+	if got := server.Calls(""); got != 1 || server.Calls("ListCryptoKeyVersions") != 1 {
+		t.Errorf("B20: %d calls, %d of them ListCryptoKeyVersions, want 1 and 1", got, server.Calls("ListCryptoKeyVersions"))
+	}
+}
+
+// A CryptoKey whose versions are of different algorithms, as after a move to
+// post-quantum keys, verifies all of them, each with its own.
+func TestMLDSAMigration(t *testing.T) {
+	t.Parallel()
+	server, client := start.KMS(t)
+	classic := systest.Create(t, server, systest.P256)
+	cryptoKey := systest.CryptoKeyOf(classic)
+	byVersion := map[string]systest.Row{classic: systest.RowOf(systest.P256)}
+	for _, tt := range kmsMLDSA {
+		version, err := server.CreateVersion(cryptoKey, tt.row.Algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byVersion[version] = tt.row
+	}
+	ctx := systest.KMSContext(t.Context(), client, cryptoKey)
+	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, cryptoKey)
+	for version, row := range byVersion {
+		text := systest.Sign(t, ctx, row.Method, nil)
+		if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(version); got != want {
+			t.Errorf("%s: signed by %v, want the version of that algorithm", row.Alg, got)
+		}
+		_, sig := systest.Split(t, text)
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			t.Errorf("%s: jwt.Parse: %v", row.Alg, err)
+		}
+		if _, err := jwt.Parse(systest.Relabel(t, text, "kid", nil), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			t.Errorf("%s: jwt.Parse after removing the kid: %v, want ErrTokenSignatureInvalid", row.Alg, err)
+		}
+		if _, err := jwt.Parse(systest.SignBare(t, ctx, row.Method, row.Alg), keyfunc); err != nil {
+			t.Errorf("%s: jwt.Parse of a token without kid: %v", row.Alg, err)
+		}
+		for _, other := range byVersion {
+			if other.Alg == row.Alg {
+				continue
+			}
+			relabelled, _ := systest.Split(t, systest.Relabel(t, text, "alg", other.Alg))
+			_, err := jwt.Parse(relabelled+"."+base64.RawURLEncoding.EncodeToString(sig), keyfunc)
+			if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+				t.Errorf("a token by the %s version that says %s: %v, want ErrAlgorithmMismatch", row.Alg, other.Alg, err)
+			}
+		}
+	}
 }

@@ -1,0 +1,398 @@
+package gcpjwt_test
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdh"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha3"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"cloud.google.com/go/kms/apiv1/kmspb"
+	"filippo.io/mldsa"
+	"filippo.io/mldsa/mldsacrypto"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/googleapis/gax-go/v2/apierror"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+)
+
+// ecdsaNonce is a scalar k such that the x coordinate of k·G, which is a
+// signature's r, has some leading zero bytes.
+type ecdsaNonce struct {
+	k     uint64
+	zeros int
+}
+
+// kmsCraft makes a public key under which digest has the signature (r, s)
+// where r belongs to the nonce k: any s will do, as the private key follows from
+// it, d = (s·k - e) / r mod n.
+func kmsCraft(t *testing.T, curve ecdh.Curve, params *elliptic.CurveParams, k uint64, s, digest []byte) (public *ecdsa.PublicKey, r []byte) {
+	t.Helper()
+	size := (params.BitSize + 7) / 8
+	point := func(scalar []byte) []byte { // uncompressed
+		key, err := curve.NewPrivateKey(scalar)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key.PublicKey().Bytes()
+	}
+	scalar := make([]byte, size)
+	binary.BigEndian.PutUint64(scalar[size-8:], k)
+	r = point(scalar)[1 : 1+size]
+
+	d := new(big.Int).SetBytes(s)
+	d.Mul(d, new(big.Int).SetUint64(k))
+	d.Sub(d, new(big.Int).SetBytes(digest))
+	d.Mul(d, new(big.Int).ModInverse(new(big.Int).SetBytes(r), params.N))
+	d.Mod(d, params.N)
+	namedCurve := map[int]elliptic.Curve{256: elliptic.P256(), 384: elliptic.P384()}[params.BitSize]
+	public, err := ecdsa.ParseUncompressedPublicKey(namedCurve, point(d.FillBytes(scalar)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return public, r
+}
+
+// B01: r and s have a fixed width, however many leading zero bytes they have.
+func TestKMSShortECDSAIntegers(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		algorithm systest.Algorithm
+		curve     ecdh.Curve
+		params    *elliptic.CurveParams
+		nonces    []ecdsaNonce
+	}{
+		{systest.P256, ecdh.P256(), elliptic.P256().Params(), []ecdsaNonce{{1, 0}, {379, 1}, {40393, 2}}},
+		{systest.P384, ecdh.P384(), elliptic.P384().Params(), []ecdsaNonce{{1, 0}, {197, 1}, {14971, 2}}},
+	}
+	for _, tt := range tests {
+		row := systest.RowOf(tt.algorithm)
+		half := row.Size / 2
+		for _, nonce := range tt.nonces {
+			// 7f is a DER integer as it is, 80 takes a zero byte in front.
+			for _, first := range []byte{0x7f, 0x80} {
+				for zeros := range 3 {
+					t.Run(fmt.Sprintf("B01/%s/r%d/s%d/%02x", row.Alg, nonce.zeros, zeros, first), func(t *testing.T) {
+						t.Parallel()
+						s := bytes.Repeat([]byte{first}, half)
+						clear(s[:zeros])
+						var public *ecdsa.PublicKey
+						server, client := start.KMS(t)
+						version := systest.Create(t, server, tt.algorithm)
+						server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+							resp, err := next(ctx, req)
+							if resp, ok := resp.(*kmspb.AsymmetricSignResponse); ok {
+								digest := req.(*kmspb.AsymmetricSignRequest).Digest
+								var r []byte
+								public, r = kmsCraft(t, tt.curve, tt.params, nonce.k, s, append(digest.GetSha256(), digest.GetSha384()...))
+								if got := half - len(bytes.TrimLeft(r, "\x00")); got != nonce.zeros {
+									t.Errorf("r has %d leading zero bytes, the test needs %d", got, nonce.zeros)
+								}
+								resp.Signature = systest.DER(r, s)
+								resp.SignatureCrc32C = testutil.Checksum(resp.Signature)
+							}
+							return resp, err
+						})
+						text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
+						signingString, sig := systest.Split(t, text)
+						if len(sig) != row.Size {
+							t.Errorf("the signature has %d bytes, want %d", len(sig), row.Size)
+						}
+						if !bytes.Equal(sig[len(sig)-half:], s) {
+							t.Errorf("s = %x, want %x", sig[len(sig)-half:], s)
+						}
+						stock := map[string]jwt.SigningMethod{"ES256": jwt.SigningMethodES256, "ES384": jwt.SigningMethodES384}[row.Alg]
+						if err := stock.Verify(signingString, sig, public); err != nil {
+							t.Errorf("stock jwt: %v", err)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// B03: what is hashed is the ASCII text header.payload that ends up in the
+// token, and what is sent is its digest, or the text itself, with a checksum.
+func TestKMSSignsHeaderAndPayload(t *testing.T) {
+	t.Parallel()
+	for _, row := range systest.Rows {
+		t.Run("B03/"+row.String(), func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, row.Algorithm)
+			var (
+				mu   sync.Mutex
+				seen []proto.Message
+			)
+			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+				if method == row.SignRPC() {
+					mu.Lock()
+					defer mu.Unlock()
+					seen = append(seen, proto.Clone(req))
+				}
+				return next(ctx, req)
+			})
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, jwt.MapClaims{"sub": "ü<&>", "n": 1})
+			signingString := text[:strings.LastIndexByte(text, '.')]
+
+			var want proto.Message
+			switch {
+			case row.IsMAC():
+				want = &kmspb.MacSignRequest{Name: version, Data: []byte(signingString), DataCrc32C: testutil.Checksum([]byte(signingString))}
+			case row.Digest == 0:
+				want = &kmspb.AsymmetricSignRequest{Name: version, Data: []byte(signingString), DataCrc32C: testutil.Checksum([]byte(signingString))}
+			default:
+				var sum []byte
+				if key, ok := server.PublicKey(version).(*mldsa.PublicKey); ok {
+					sum = kmsMu(key, signingString)
+				} else {
+					h := row.Digest.New()
+					h.Write([]byte(signingString))
+					sum = h.Sum(nil)
+				}
+				digest := map[crypto.Hash]*kmspb.Digest{
+					crypto.SHA256: {Digest: &kmspb.Digest_Sha256{Sha256: sum}},
+					crypto.SHA384: {Digest: &kmspb.Digest_Sha384{Sha384: sum}},
+					crypto.SHA512: {Digest: &kmspb.Digest_Sha512{Sha512: sum}},
+
+					mldsacrypto.MLDSAMu: {Digest: &kmspb.Digest_ExternalMu{ExternalMu: sum}},
+				}[row.Digest]
+				want = &kmspb.AsymmetricSignRequest{Name: version, Digest: digest, DigestCrc32C: testutil.Checksum(sum)}
+			}
+			if len(seen) != 1 || !proto.Equal(seen[0], want) {
+				t.Errorf("%s got %v, want %v", row.SignRPC(), seen, want)
+			}
+		})
+	}
+}
+
+// kmsMu is the message representative of FIPS 204, algorithm 7, for an empty context.
+func kmsMu(key *mldsa.PublicKey, text string) []byte {
+	input := append(sha3.SumSHAKE256(key.Bytes(), 64), 0, 0)
+	return sha3.SumSHAKE256(append(input, text...), 64)
+}
+
+// B03: base64url without padding.
+func TestKMSSignatureEncoding(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []systest.Algorithm{systest.Ed25519, systest.HMAC256} {
+		row := systest.RowOf(algorithm)
+		t.Run("B03/"+row.Alg, func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, algorithm)
+			odd := append([]byte{0xfb, 0xff, 0xfe}, make([]byte, row.Size-3)...)
+			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+				resp, err := next(ctx, req)
+				switch resp := resp.(type) {
+				case *kmspb.AsymmetricSignResponse:
+					resp.Signature, resp.SignatureCrc32C = odd, testutil.Checksum(odd)
+				case *kmspb.MacSignResponse:
+					resp.Mac, resp.MacCrc32C = odd, testutil.Checksum(odd)
+				}
+				return resp, err
+			})
+			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
+			// 64 and 32 bytes both take padding in padded base64.
+			want := "-__-" + strings.Repeat("A", (row.Size*8+5)/6-4)
+			if got := text[strings.LastIndexByte(text, '.')+1:]; got != want {
+				t.Errorf("the signature is %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// B07: however many signatures, one connection and no goroutine of its own, and
+// the client stays open. Not parallel, as it counts goroutines.
+func TestKMSManySignaturesOneConnection(t *testing.T) {
+	server, client := start.KMS(t)
+	version := systest.Create(t, server, systest.P256)
+	public := server.PublicKey(version)
+	one := func(path string) {
+		ctx := systest.KMSContext(t.Context(), client, path)
+		signingString, sig := systest.Split(t, systest.Sign(t, ctx, gcpjwt.SigningMethodKMSES256, nil))
+		if err := jwt.SigningMethodES256.Verify(signingString, sig, public); err != nil {
+			t.Fatalf("stock jwt: %v", err)
+		}
+		if _, err := jwt.Parse(signingString+"."+base64.RawURLEncoding.EncodeToString(sig), systest.KMSKeyfunc(t, t.Context(), client, path)); err != nil {
+			t.Fatalf("jwt.Parse: %v", err)
+		}
+	}
+	one(version) // connects
+	before := runtime.NumGoroutine()
+	for i := range 300 {
+		one([]string{version, systest.CryptoKeyOf(version)}[i%2])
+	}
+	// A stream's goroutines take a moment to end.
+	after := runtime.NumGoroutine()
+	for range 1000 {
+		if after < before+5 {
+			break
+		}
+		runtime.Gosched()
+		after = runtime.NumGoroutine()
+	}
+	if after >= before+5 {
+		t.Errorf("B07: %d goroutines after 300 signatures, %d before", after, before)
+	}
+	if got := server.Connections(); got != 1 {
+		t.Errorf("B07: %d connections, want 1", got)
+	}
+	if _, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
+		t.Errorf("B07: the client is unusable afterwards: %v", err)
+	}
+}
+
+// B08: the salt is as long as the hash, and our Verify insists on it.
+func TestKMSPSSSaltLength(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []systest.Algorithm{
+		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,
+		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256,
+		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256,
+		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512,
+	} {
+		t.Run("B08/"+algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			row := systest.RowOf(algorithm)
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, algorithm)
+			signingString, sig := systest.Split(t, systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil))
+			h := row.Digest.New()
+			h.Write([]byte(signingString))
+			want := map[string]int{"PS256": 32, "PS512": 64}[row.Alg]
+			err := rsa.VerifyPSS(server.PublicKey(version).(*rsa.PublicKey), row.Digest, h.Sum(nil), sig, &rsa.PSSOptions{SaltLength: want})
+			if err != nil {
+				t.Errorf("VerifyPSS with a salt of %d bytes: %v", want, err)
+			}
+		})
+	}
+
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []systest.Row{systest.RowOf(systest.PSS2048), systest.RowOf(kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512)} {
+		right := row.Digest.Size()
+		for _, salt := range []int{0, 1, 20, 32, 64, 190} {
+			h := row.Digest.New()
+			h.Write([]byte("header.payload"))
+			if maximum := 256 - 2 - h.Size(); salt > maximum {
+				salt = maximum
+			}
+			sig, err := rsa.SignPSS(rand.Reader, key, row.Digest, h.Sum(nil), &rsa.PSSOptions{SaltLength: salt})
+			if salt == 0 { // which rsa takes for "as long as possible"
+				salt = 256 - 2 - h.Size()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = row.Method.Verify("header.payload", sig, &key.PublicKey)
+			if salt == right && err != nil {
+				t.Errorf("B08: %s with a salt of %d bytes: %v", row.Alg, salt, err)
+			}
+			if salt != right && !errors.Is(err, rsa.ErrVerification) {
+				t.Errorf("B08: %s with a salt of %d bytes: %v, want rsa.ErrVerification", row.Alg, salt, err)
+			}
+		}
+	}
+}
+
+// R02: an exhausted quota is the caller's to see and to wait for.
+func TestKMSResourceExhausted(t *testing.T) {
+	t.Parallel()
+	for _, rpc := range []string{"AsymmetricSign", "GetPublicKey"} {
+		t.Run("R02/"+rpc, func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, systest.P256)
+			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+				if method == rpc {
+					return nil, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'.")
+				}
+				return next(ctx, req)
+			})
+			text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
+			if text != "" || status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("SignedString = %q, %v, want RESOURCE_EXHAUSTED", text, err)
+			}
+			if _, ok := errors.AsType[*apierror.APIError](err); !ok {
+				t.Errorf("SignedString: %v, want an *apierror.APIError within", err)
+			}
+			if err != nil && (!strings.HasPrefix(err.Error(), "gcpjwt: ") || !strings.Contains(err.Error(), "Quota exceeded")) {
+				t.Errorf("the error is %q", err)
+			}
+			if got := server.Calls(rpc); got != 1 {
+				t.Errorf("%s was called %d times, want 1", rpc, got)
+			}
+		})
+	}
+}
+
+// What Cloud KMS hashes by itself it takes 64 KiB of. More is refused before
+// the call, in words that help.
+func TestKMSDataLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 10
+	for _, row := range systest.Rows {
+		if row.Algorithm != systest.P256 && row.Digest != 0 && row.Digest != mldsacrypto.MLDSAMu {
+			continue // one that takes a digest will do
+		}
+		t.Run(row.String(), func(t *testing.T) {
+			t.Parallel()
+			server, client := start.KMS(t)
+			version := systest.Create(t, server, row.Algorithm)
+			ctx := systest.KMSContext(t.Context(), client, version)
+
+			atLimit := strings.Repeat("a", limit)
+			sig, err := row.Method.Sign(atLimit, ctx)
+			if err != nil {
+				t.Fatalf("Sign of %d bytes: %v", limit, err)
+			}
+			if err := systest.VerifyBare(t.Context(), row, server, client, version, atLimit, sig); err != nil {
+				t.Errorf("verifying %d bytes: %v", limit, err)
+			}
+
+			server.ResetCalls()
+			sig, err = row.Method.Sign(atLimit+"a", ctx)
+			text, textErr := gcpjwt.SignedString(ctx, jwt.NewWithClaims(row.Method, jwt.MapClaims{"sub": atLimit}))
+			if row.Digest != 0 {
+				if err != nil || textErr != nil {
+					t.Errorf("a digest has no limit, but: %v, %v", err, textErr)
+				}
+				return
+			}
+			if sig != nil || text != "" || err == nil || textErr == nil {
+				t.Fatalf("beyond the limit: Sign returned %d bytes, %v; SignedString %d bytes, %v", len(sig), err, len(text), textErr)
+			}
+			for _, want := range []string{"65536", "65537", "claims"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is %q, want it to say %s", err, want)
+				}
+			}
+			if got := server.Calls(""); got != 0 {
+				t.Errorf("%d calls, want 0", got)
+			}
+		})
+	}
+}
