@@ -69,9 +69,9 @@ func publicAlgorithms(names []string) ([]string, error) {
 // verifiers that ask Cloud KMS themselves. Consumers that keep a set for longer than
 // max-age need the longest time that they keep it instead of max-age.
 //
-// Some consumers (jwx v3.4, go-jose v4.1 on Go 1.26) refuse a whole set for one key
-// of a kind that they don't know: ML-DSA (AKP) and secp256k1. Keep those apart with
-// [WithAlgorithms], in a handler of their own.
+// Some consumers (jwx v3.4, go-jose v4.1 on Go 1.26, Kubernetes 1.37) refuse a whole set
+// for one key of a kind that they don't know: ML-DSA (AKP) and secp256k1. Keep those apart
+// with [WithAlgorithms], in a handler of their own.
 //
 // The answer to GET and HEAD is application/jwk-set+json with Cache-Control, a strong
 // ETag (If-None-Match is answered with 304) and Access-Control-Allow-Origin *, and

@@ -131,6 +131,17 @@ X-Content-Type-Options: nosniff
 			t.Errorf("%s with body %q, want all of it", response.Status, body)
 		}
 	})
+	t.Run("no body for HEAD, whatever the server does", func(t *testing.T) {
+		failing := sourceFunc(func(context.Context) ([]jwks.Key, error) { return nil, errors.New("down") })
+		captureLog(t)
+		for _, source := range []jwks.Source{constant(keys...), failing} {
+			recorder := httptest.NewRecorder()
+			jwks.NewHandler(source).ServeHTTP(recorder, httptest.NewRequest("HEAD", "/", nil))
+			if recorder.Body.Len() > 0 {
+				t.Errorf("%d with body %s", recorder.Code, recorder.Body)
+			}
+		}
+	})
 	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
 		t.Run(method, func(t *testing.T) {
 			response, body := answer(t, server, method, "/", nil)

@@ -77,6 +77,7 @@ func badKeys(t testing.TB) map[string]any {
 		"an RSA key by value":     *good,
 		"a nil RSA key":           (*rsa.PublicKey)(nil),
 		"an RSA key without N":    &rsa.PublicKey{E: 65537},
+		"RSA of 4097 bits":        rsaNumber(4097, 65537),
 		"RSA with E 3":            &rsa.PublicKey{N: good.N, E: 3},
 		"RSA with an even E":      &rsa.PublicKey{N: good.N, E: 65538},
 		"a nil EC key":            (*ecdsa.PublicKey)(nil),

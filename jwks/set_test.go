@@ -139,6 +139,9 @@ func TestParseLeavesOut(t *testing.T) {
 	mldsaPub := base64.RawURLEncoding.EncodeToString(mldsaKey(t).Bytes())
 	akp := fmt.Sprintf(`{"kty":"AKP","alg":"ML-DSA-44","pub":%q}`, mldsaPub)
 	even := new(big.Int).Lsh(big.NewInt(1), 2047)
+	secp256k1Key := parseOne(t, secp256k1JWK).Public.(*secp256k1.PublicKey).SerializeUncompressed()
+	moved := with(t, secp256k1JWK, fmt.Sprintf(`"x":%q,"y":%q`,
+		base64.RawURLEncoding.EncodeToString(secp256k1Key[1:34]), base64.RawURLEncoding.EncodeToString(secp256k1Key[34:])))
 	for _, test := range []struct{ name, jwk string }{
 		{"null", `null`},
 		{"a number", `1`},
@@ -208,6 +211,7 @@ func TestParseLeavesOut(t *testing.T) {
 		{"a secp256k1 point off its curve", with(t, secp256k1JWK, `"y":"5Myf9hHc-4hLJsDsN4zqISBNNjccj8VwcuSP6cYUQSM"`)},
 		{"P-256's point on secp256k1", with(t, p256JWK, `"crv":"secp256k1"`)},
 		{"a secp256k1 coordinate of 33 bytes", with(t, secp256k1JWK, `"x":"AJ-xap-e1JMYCAKv9jp2w_ECYylm1Mc_XNcCF0FrgrAa"`)},
+		{"secp256k1 coordinates of 33 and 31 bytes", moved},
 		{"a coordinate of 33 bytes", with(t, p256JWK, `"x":"AFLDjJxx7VmecpqmPvQgECUw1nw6b02oAcbOUMeeEJwZ"`)},
 		{"a coordinate of 31 bytes", with(t, p256JWK, `"x":"w4ycce1ZnnKapj70IBAlMNZ8Om9NqAHGzlDHnhCcGQ"`)},
 		{"a point without y", with(t, p256JWK, `"y":null`)},
