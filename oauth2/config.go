@@ -87,12 +87,14 @@ func (c Config) newMaker(ctx context.Context) (*maker, error) {
 		return nil, invalid("want either Signer or Method")
 	}
 	method := c.Method
+	var logger *slog.Logger
 	if c.Signer != nil {
-		method = c.Signer.Method()
-	}
-	logger, err := loggerFrom(ctx, method)
-	if err != nil {
-		return nil, err
+		method = c.Signer.Method() // nil while its key has no version that signs
+	} else {
+		var err error
+		if logger, err = loggerFrom(ctx, method); err != nil {
+			return nil, err
+		}
 	}
 	lifetime, err := c.lifetime(method)
 	if err != nil {
