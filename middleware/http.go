@@ -78,15 +78,25 @@ func (bearerExtractor) ExtractToken(r *http.Request) (string, error) {
 	default:
 		return "", errs.Errorf("%w: more than one Authorization header", jwt.ErrTokenMalformed)
 	}
-	const blanks = " \t"
-	scheme, token, _ := strings.Cut(strings.Trim(headers[0], blanks), " ")
+	scheme, token, _ := strings.Cut(trimBlanks(headers[0]), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", request.ErrNoTokenInRequest
 	}
-	if token = strings.TrimLeft(token, blanks); token == "" {
+	if token = trimBlanks(token); token == "" {
 		return "", errs.Errorf("%w: no token after the scheme Bearer", jwt.ErrTokenMalformed)
 	}
 	return token, nil
+}
+
+func trimBlanks(text string) string {
+	isBlank := func(char byte) bool { return char == ' ' || char == '\t' }
+	for text != "" && isBlank(text[0]) {
+		text = text[1:]
+	}
+	for text != "" && isBlank(text[len(text)-1]) {
+		text = text[:len(text)-1]
+	}
+	return text
 }
 
 // CookieExtractor returns an extractor for [WithExtractor] that finds the token in a

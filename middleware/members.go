@@ -3,13 +3,23 @@ package middleware
 import (
 	"encoding/json"
 	"maps"
+
+	"github.com/golang-jwt/jwt/v5"
 )
 
 // nested are the names of the members of header and claims that are objects or
 // arrays. The others need no copy, as nobody can alter them.
 type nested struct{ header, claims []string }
 
-func nestedIn(members map[string]any) (names []string) {
+func nestedIn(header, claims map[string]any) *nested {
+	n := nested{namesOfNested(header), namesOfNested(claims)}
+	if n.header == nil && n.claims == nil {
+		return nil
+	}
+	return &n
+}
+
+func namesOfNested(members map[string]any) (names []string) {
 	for name, member := range members {
 		switch member.(type) {
 		case map[string]any, []any:
@@ -19,13 +29,27 @@ func nestedIn(members map[string]any) (names []string) {
 	return names
 }
 
-// copyMembers returns a copy of an object as encoding/json decodes it into a map.
-func copyMembers(members map[string]any, nested []string) map[string]any {
-	members = maps.Clone(members)
-	for _, name := range nested {
+func (n *nested) copyHeader(header map[string]any) map[string]any {
+	header = maps.Clone(header)
+	if n != nil {
+		deepen(header, n.header)
+	}
+	return header
+}
+
+func (n *nested) copyClaims(claims jwt.MapClaims) jwt.MapClaims {
+	claims = maps.Clone(claims)
+	if n != nil {
+		deepen(claims, n.claims)
+	}
+	return claims
+}
+
+// deepen replaces the named members by copies.
+func deepen(members map[string]any, names []string) {
+	for _, name := range names {
 		members[name] = copyJSON(members[name])
 	}
-	return members
 }
 
 func copyJSON(value any) any {
@@ -51,7 +75,7 @@ const maxGrowth = 16
 
 // What things take on a 64-bit machine, with what the allocator adds.
 const (
-	entrySize  = 560 // a verifiedToken, its place in the cache and the cache's own tables
+	entrySize  = 400 // a verifiedToken, its place in the cache and the cache's own tables
 	smallMap   = 336 // of 8 members at most
 	memberSize = 48  // of a larger map, of which at most 7/8 are in use, and 7/16 at least
 	boxSize    = 16  // the smallest piece of memory that holds others in place

@@ -33,7 +33,7 @@ type config struct {
 	handleError  func(http.ResponseWriter, *http.Request, error)
 	realm        string
 	metadata     string
-	tokens       tokenCache // nil: none
+	tokens       *tokenCache // nil: none
 }
 
 const (

@@ -90,7 +90,7 @@ const lastDate = 253402300799
 func parseDate(name string, value []byte) (date, error) {
 	seconds, err := strconv.ParseFloat(string(value), 64)
 	if isNumber := value[0] == '-' || '0' <= value[0] && value[0] <= '9'; !isNumber || err != nil || seconds < 0 || seconds > lastDate {
-		return date{}, errs.Errorf("%w: %s is not a number from 0 to %d", jwt.ErrTokenMalformed, name, lastDate)
+		return date{}, errs.Errorf("%w: %s is not a number from 0 to %d", jwt.ErrTokenMalformed, name, int64(lastDate))
 	}
 	whole := int64(seconds)
 	at := time.Unix(whole, int64((seconds-float64(whole))*1e9))
@@ -260,12 +260,20 @@ func (s *names) add(name []byte) bool {
 	return true
 }
 
-// valid returns from when until when the dates let a token pass.
-func (s *statements) valid(leeway time.Duration) (from, until time.Time) {
+// validity is when the dates let a token pass, in microseconds since 1970.
+type validity struct{ from, until int64 }
+
+func (s *statements) validity(leeway time.Duration) (v validity) {
 	for _, start := range []date{s.nbf, s.iat} {
-		if at := start.Add(-leeway); start.stated && at.After(from) {
-			from = at
+		if start.stated {
+			v.from = max(v.from, start.Add(-leeway).UnixMicro())
 		}
 	}
-	return from, s.exp.Add(leeway)
+	v.until = s.exp.Add(leeway).UnixMicro()
+	return v
+}
+
+func (v validity) contains(at time.Time) bool {
+	now := at.UnixMicro()
+	return v.from <= now && now < v.until
 }

@@ -109,6 +109,23 @@ func TestTokenCacheSize(t *testing.T) {
 	}
 }
 
+// Tokens spread over the shards: a cache of twice their number holds all of them.
+func TestTokenCacheSpreads(t *testing.T) {
+	const many = 500
+	keyfunc, verifications := countingKeyfunc(publicTestKey)
+	v := middleware.NewVerifier(keyfunc, middleware.WithTokenCache(2*many))
+	for range 2 {
+		for i := range many {
+			if _, err := v.Verify(t.Context(), signed(t, jwt.MapClaims{"sub": fmt.Sprint(i), "exp": far})); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := verifications.Load(); got != many {
+		t.Errorf("got %d verifications of %d tokens seen twice, want one each", got, many)
+	}
+}
+
 // A key that the Keyfunc doesn't return any more ends the memory at once.
 func TestTokenCacheKeys(t *testing.T) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)

@@ -95,9 +95,6 @@ func (v *Verifier) verify(ctx context.Context, text, host string) (token *jwt.To
 	if ctx != nil && ctx.Err() != nil {
 		return nil, v.refuse(errs.Errorf("%w: the call has ended: %w", ErrKeysUnavailable, ctx.Err()))
 	}
-	if err := v.checkText(text); err != nil {
-		return nil, v.refuse(err)
-	}
 	if v.tokens == nil {
 		token, err = v.check(text, host)
 	} else {
@@ -136,6 +133,9 @@ func (v *Verifier) check(text, host string) (*jwt.Token, error) {
 // parse returns a token of which nothing is known but that it is well-formed, and
 // what its payload states.
 func (v *Verifier) parse(text string) (*jwt.Token, *statements, error) {
+	if err := v.checkText(text); err != nil {
+		return nil, nil, err
+	}
 	token, parts, err := v.parser.ParseUnverified(text, v.newClaims())
 	if err != nil {
 		return nil, nil, unquoted(err)
