@@ -1,8 +1,7 @@
 // Package gcpjwttest has servers for the tests of programs that use gcpjwt, as httptest has for
-// those that use net/http. They stand for Cloud KMS, for service accounts (the IAM Credentials
-// API and the accounts' certificates), and for App Engine. They listen on loopback, speak
-// Google's protocols and hold real keys, so that Google's own clients run unmodified, and no test
-// needs Google Cloud, credentials or a network.
+// those that use net/http: Cloud KMS, the IAM Credentials API with the certificates of service
+// accounts, and App Engine. They listen on loopback, speak Google's protocols and hold real keys.
+// Google's own clients run unmodified, and no test needs Google Cloud, credentials or a network.
 //
 // A test of code that makes tokens gives it the configuration of a key or an account:
 //
@@ -17,8 +16,8 @@
 // down. They end with the test and leave no goroutine behind. Each is independent of all
 // others, so that tests can be parallel, except with [NewAppEngine].
 //
-// A method that is given what makes no sense, such as a key that doesn't exist, ends the test and
-// says where. It is for the goroutine of the test, therefore.
+// A method that is given what makes no sense, such as the name of no key, ends the test. So it
+// is for the goroutine of the test.
 package gcpjwttest
 
 import (
@@ -55,9 +54,8 @@ type server struct {
 
 // Fail makes the next call of a method fail with err, and one call more each time that it is
 // called. What gcpjwt tries again, such as UNAVAILABLE and 503, isn't seen unless every attempt
-// fails. For Cloud KMS err is a gRPC status error. For service accounts it is a *googleapi.Error,
-// of which Code, Header and Body, or else Message, make the answer; for App Engine, Code and
-// Message do.
+// fails. For Cloud KMS err is a gRPC status error, for the others a *googleapi.Error, of which
+// Code, Header and Body, or else Message, make the answer (App Engine's: Code and Message).
 func (s *server) Fail(method string, err error) {
 	s.t.Helper()
 	s.must(s.fake.FailNext(method, err))

@@ -70,8 +70,7 @@ func (k *KMS) NewVersion(config *gcpjwt.KMSConfig) string {
 	return version
 }
 
-// SetState moves a version to a state. A CryptoKey's first version is its name with
-// /cryptoKeyVersions/1.
+// SetState moves a version to a state. The first one is the KeyPath with /cryptoKeyVersions/1.
 func (k *KMS) SetState(version string, state kmspb.CryptoKeyVersion_CryptoKeyVersionState) {
 	k.t.Helper()
 	k.known("CryptoKeyVersion", version, k.fake.Versions())
