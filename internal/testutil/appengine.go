@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/api/googleapi"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -48,6 +49,7 @@ const (
 // AppEngine is App Engine's API server, of which it implements App Identity.
 type AppEngine struct {
 	httpServer
+	fails failQueue
 
 	// Guarded by httpServer.mu.
 	accountKeys
@@ -304,6 +306,9 @@ func (s *AppEngine) call(r appEngineRequest) ([]byte, error) {
 			Code:   rpcCallNotFound,
 			Detail: fmt.Sprintf("The API package '%s' or call '%s()' was not found.", r.service, r.method),
 		}
+	}
+	if answer, fails := errors.AsType[*googleapi.Error](s.fails.take(r.method)); fails {
+		return nil, &HTTPError{answer.Code, answer.Message}
 	}
 	s.mu.Lock()
 	fault, intercept := s.faults[r.method], s.responses[r.method]

@@ -30,6 +30,7 @@ const permissionPrefix = "iam.serviceAccounts."
 // unless the method returns an error.
 type IAM struct {
 	httpServer
+	fails failQueue
 
 	// Guarded by httpServer.mu.
 	accounts  map[string]*account // by email and by unique ID

@@ -125,7 +125,10 @@ func (s *IAM) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fault := s.fails.take(call.what)
 		switch {
+		case fault != nil:
+			writeAnswer(w, fault)
 		case invalid != nil:
 			writeError(w, invalid)
 		case call.what == callCertificates || call.what == callJWK:

@@ -37,6 +37,7 @@ const kmsKeyRing = "projects/test/locations/global/keyRings/test"
 type KMS struct {
 	options options
 	rest    httpServer
+	fails   failQueue
 
 	lifecycle sync.Mutex // held while starting and stopping, guards the next three
 	server    *grpc.Server
@@ -214,24 +215,39 @@ var kmsID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,63}$`)
 // protection level is SOFTWARE, or what the algorithm needs, unless level says
 // otherwise.
 func (s *KMS) CreateKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, level ...kmspb.ProtectionLevel) (version string, err error) {
-	if !kmsID.MatchString(id) {
-		return "", fmt.Errorf("testutil: bad CryptoKey ID %q", id)
-	}
 	v, err := s.generate(alg)
 	if err != nil {
 		return "", err
+	}
+	return s.addKey(id, v, level...)
+}
+
+// ImportKey makes the CryptoKey with the given ID of a private key, so that several servers
+// can have the same one. The key must be of the algorithm, which is one for signatures.
+func (s *KMS) ImportKey(id string, alg kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm, private crypto.Signer) (version string, err error) {
+	row := algorithms[alg]
+	if row == nil || row.purpose != forSigning {
+		return "", fmt.Errorf("testutil: the KMS server imports no keys for %v", alg)
+	}
+	return s.addKey(id, &keyVersion{keyMaterial: keyMaterial{algorithm: alg, row: row, public: private.Public(), signer: private}})
+}
+
+// addKey makes a CryptoKey with one version.
+func (s *KMS) addKey(id string, v *keyVersion, level ...kmspb.ProtectionLevel) (version string, err error) {
+	if !kmsID.MatchString(id) {
+		return "", fmt.Errorf("testutil: bad CryptoKey ID %q", id)
 	}
 	protection := v.row.levels[0]
 	if len(level) > 0 {
 		protection = level[0]
 	}
 	if !slices.Contains(v.row.levels, protection) {
-		return "", fmt.Errorf("testutil: %v is not for protection level %v", alg, protection)
+		return "", fmt.Errorf("testutil: %v is not for protection level %v", v.algorithm, protection)
 	}
 	key := &cryptoKey{
 		name:       kmsKeyRing + "/cryptoKeys/" + id,
 		purpose:    v.row.purpose,
-		algorithm:  alg,
+		algorithm:  v.algorithm,
 		createTime: time.Now(),
 		level:      protection,
 	}
@@ -270,6 +286,19 @@ func (s *KMS) CreateVersion(cryptoKey string, alg ...kmspb.CryptoKeyVersion_Cryp
 	defer s.mu.Unlock()
 	key.add(v, kmspb.CryptoKeyVersion_ENABLED)
 	return v.name, nil
+}
+
+// Versions returns the names of all versions, in whatever state they are.
+func (s *KMS) Versions() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range s.keys {
+		for _, v := range key.versions {
+			names = append(names, v.name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // SetState moves a version to any state, whatever state it is in. A version

@@ -79,6 +79,16 @@ var kmsRPCs = map[string]kmsRPC{
 		kmsRoute{http.MethodPost, ":macVerify", wholeBody}},
 }
 
+// Permissions returns the permissions that RPCs take.
+func (s *KMS) Permissions() []string {
+	var permissions []string
+	for _, rpc := range kmsRPCs {
+		permissions = append(permissions, rpc.permission)
+	}
+	slices.Sort(permissions)
+	return slices.Compact(permissions)
+}
+
 // serve is what every RPC over gRPC passes through.
 func (s *KMS) serve(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
@@ -105,6 +115,9 @@ func (s *KMS) arrive(ctx context.Context, method string) (kmsHook, error) {
 // answer passes a request through the hook, the checks and its handler.
 func (s *KMS) answer(ctx context.Context, method string, hook kmsHook, req proto.Message, handler grpc.UnaryHandler) (proto.Message, error) {
 	next := func(ctx context.Context, req proto.Message) (proto.Message, error) {
+		if err := s.fails.take(method); err != nil {
+			return nil, err
+		}
 		if err := s.admit(ctx, method, req); err != nil {
 			return nil, err
 		}

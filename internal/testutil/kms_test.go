@@ -2,10 +2,14 @@ package testutil_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -410,5 +414,64 @@ func testKMSInBubble(t *testing.T, over transport) {
 	}
 	if _, err = client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version}); err != nil {
 		t.Errorf("across an outage: %v", err)
+	}
+}
+
+// The same private key makes the same CryptoKey on two servers.
+func TestKMSImportKey(t *testing.T) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const p256 = kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256
+	var versions []string
+	for range 2 {
+		s, client := newKMS(t)
+		version, err := s.ImportKey("imported", p256, private)
+		if err != nil {
+			t.Fatalf("ImportKey: %v", err)
+		}
+		versions = append(versions, version)
+		if got := fetchKey(t, client, version, p256); !private.PublicKey.Equal(got) {
+			t.Errorf("the public key is %v, want %v", got, private.Public())
+		}
+		for id, algorithm := range map[string]algorithm{
+			"imported": p256, // a second time
+			"no id":    p256,
+			"mac":      kmspb.CryptoKeyVersion_HMAC_SHA256,
+			"unknown":  0,
+		} {
+			if _, err := s.ImportKey(id, algorithm, private); err == nil {
+				t.Errorf("ImportKey(%q, %v) succeeded", id, algorithm)
+			}
+		}
+		if got := s.Versions(); !slices.Equal(got, []string{version}) {
+			t.Errorf("Versions = %q, want %q", got, version)
+		}
+	}
+	if versions[0] != versions[1] {
+		t.Errorf("the versions are %q, want the same", versions)
+	}
+}
+
+// A fault of FailNext is seen once, over either transport, and no other call sees it.
+func TestKMSFailNext(t *testing.T) { overEach(t, testKMSFailNext) }
+
+func testKMSFailNext(t *testing.T, over transport) {
+	s, client := over.newKMS(t)
+	key, version := createKey(t, s, "key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	for _, text := range []string{"first", "second"} {
+		if err := s.FailNext("GetPublicKey", status.Error(codes.Aborted, text)); err != nil {
+			t.Fatalf("FailNext: %v", err)
+		}
+	}
+	if _, err := client.GetCryptoKey(t.Context(), &kmspb.GetCryptoKeyRequest{Name: key}); err != nil {
+		t.Errorf("GetCryptoKey: %v", err)
+	}
+	for _, want := range []string{"first", "second", ""} {
+		_, err := client.GetPublicKey(t.Context(), &kmspb.GetPublicKeyRequest{Name: version})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("GetPublicKey: %v, want %q", err, want)
+		}
 	}
 }
