@@ -2,9 +2,6 @@ package documents_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -18,10 +15,14 @@ import (
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
+	"google.golang.org/grpc"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
+	"github.com/someone1/gcp-jwt-go/v3/grpcauth"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
@@ -30,7 +31,7 @@ import (
 // finds by their lines, and the tests run them.
 
 func readmeVerify(ctx context.Context, config *gcpjwt.KMSConfig, text string) error {
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process; ctx must live as long: no timeout
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process
 	if err != nil {
 		return err
 	}
@@ -42,9 +43,9 @@ func readmeVerify(ctx context.Context, config *gcpjwt.KMSConfig, text string) er
 	return err
 }
 
-func readmeTokenSource(ctx context.Context, config *gcpjwt.KMSConfig) (*http.Client, error) {
-	source, err := gcpoauth2.NewTokenSource(gcpjwt.NewKMSContext(ctx, config), gcpoauth2.Config{
-		Method:   gcpjwt.SigningMethodKMSES256,
+func readmeTokenSource(ctx context.Context, signer *gcpjwt.Signer) (*http.Client, error) {
+	source, err := gcpoauth2.NewTokenSource(ctx, gcpoauth2.Config{
+		Signer:   signer,
 		Issuer:   "https://issuer.example.com",
 		Audience: []string{"https://api.example.com"},
 	})
@@ -55,16 +56,82 @@ func readmeTokenSource(ctx context.Context, config *gcpjwt.KMSConfig) (*http.Cli
 	return client, nil
 }
 
-func readmeMiddleware(keyfunc jwt.Keyfunc) http.Handler {
-	auth := middleware.New(keyfunc,
+func readmeMiddleware(signer interface {
+	Keyfunc(token *jwt.Token) (any, error)
+}) http.Handler {
+	auth := middleware.New(signer.Keyfunc,
 		middleware.WithIssuer("https://issuer.example.com"),
 		middleware.WithAudience("https://api.example.com"))
 	mux := http.NewServeMux()
 	mux.Handle("GET /hello", auth(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := middleware.TokenFromContext(r.Context())
-		fmt.Fprintln(w, token.Header["kid"])
+		fmt.Fprintln(w, token.Header["alg"])
 	})))
 	return mux
+}
+
+func readmeGRPC(keyfunc jwt.Keyfunc) *grpc.Server {
+	verifier := middleware.NewVerifier(keyfunc, middleware.WithAudience("https://api.example.com"))
+	server := grpc.NewServer(
+		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
+		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier)))
+	return server
+}
+
+func readmePublish(mux *http.ServeMux, signer *gcpjwt.Signer) {
+	mux.Handle("/", jwks.NewDiscoveryHandler("https://issuer.example.com", signer))
+}
+
+func readmeDiscover(ctx context.Context) (jwt.Keyfunc, error) {
+	keyfunc, err := jwks.NewKeyfunc(ctx, &jwks.Config{Issuer: "https://issuer.example.com"})
+	return keyfunc, err
+}
+
+func guideSigner(ctx context.Context, config *gcpjwt.KMSConfig, claims jwt.Claims) error {
+	signer, err := gcpjwt.NewKMSSigner(ctx, config)
+	if err != nil {
+		return err
+	}
+	text, err := signer.Sign(ctx, claims)
+	if err == nil && text == "" {
+		return jwt.ErrTokenMalformed
+	}
+	return err
+}
+
+type tokenMaker interface {
+	Sign(ctx context.Context, claims jwt.Claims) (string, error)
+}
+
+var _ tokenMaker = (*gcpjwt.Signer)(nil)
+
+func TestGreeter(t *testing.T) {
+	signer := gcpjwttest.NewSigner(t)
+	text, err := signer.Sign(t.Context(), jwt.MapClaims{"sub": "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jwt.Parse(text, signer.Keyfunc); err != nil {
+		t.Error(err)
+	}
+}
+
+// The snippets that publish keys and find them, together: the issuer is reached through a
+// transport that knows where it is.
+func TestReadmePublish(t *testing.T) {
+	signer := gcpjwttest.NewSigner(t)
+	mux := http.NewServeMux()
+	readmePublish(mux, signer)
+	recorder := httptest.NewRecorder()
+	mux.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/.well-known/jwks.json", nil))
+	keys, err := jwks.Parse(recorder.Body.Bytes())
+	if err != nil || len(keys) != 1 {
+		t.Errorf("published %v, %v, want one key", keys, err)
+	}
+	if _, err := readmeDiscover(t.Context()); err != nil {
+		t.Error(err)
+	}
+	readmeGRPC(signer.Keyfunc).Stop()
 }
 
 func TestReadmeKMS(t *testing.T) {
@@ -72,16 +139,19 @@ func TestReadmeKMS(t *testing.T) {
 	key := systest.CryptoKeyOf(systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
 	config := &gcpjwt.KMSConfig{KeyPath: key, KMSClient: client}
 
-	httpClient, err := readmeTokenSource(t.Context(), config)
+	if err := guideSigner(t.Context(), config, jwt.MapClaims{"sub": "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	httpClient, err := readmeTokenSource(t.Context(), signer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := httptest.NewServer(readmeMiddleware(keyfunc))
+	web := httptest.NewServer(readmeMiddleware(signer))
 	defer web.Close()
 	response, err := httpClient.Get(web.URL + "/hello")
 	if err != nil {
@@ -89,7 +159,7 @@ func TestReadmeKMS(t *testing.T) {
 	}
 	body, err := io.ReadAll(response.Body)
 	response.Body.Close()
-	if want := config.KeyID() + "\n"; err != nil || response.StatusCode != http.StatusOK || string(body) != want {
+	if want := "ES256\n"; err != nil || response.StatusCode != http.StatusOK || string(body) != want {
 		t.Errorf("the middleware answered %s %q, %v; want 200 %q", response.Status, body, err, want)
 	}
 
@@ -111,7 +181,7 @@ func readmeIAM(ctx context.Context) (jwt.Keyfunc, *gcpjwt.IAMConfig) {
 		ServiceAccount: "api-signer@my-project.iam.gserviceaccount.com",
 		EnableCache:    true,
 	}
-	keyfunc := gcpjwt.IAMVerifyKeyfunc(ctx, config) // ctx must live as long: no timeout
+	keyfunc := gcpjwt.IAMVerifyKeyfunc(ctx, config)
 	return keyfunc, config
 }
 
@@ -130,27 +200,6 @@ func TestReadmeIAM(t *testing.T) {
 	}
 	if got := server.Calls("certificates"); got != 1 {
 		t.Errorf("three verifications fetched certificates %d times, want once", got)
-	}
-}
-
-func TestReadmeWithoutGoogleCloud(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyfunc := func(*jwt.Token) (any, error) { return key.Public(), nil }
-	text, err := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
-		"iss": "https://issuer.example.com", "aud": "https://api.example.com", "exp": time.Now().Add(time.Hour).Unix(),
-	}).SignedString(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := httptest.NewRequest(http.MethodGet, "/hello", nil)
-	request.Header.Set("Authorization", "Bearer "+text)
-	recorder := httptest.NewRecorder()
-	readmeMiddleware(keyfunc).ServeHTTP(recorder, request)
-	if recorder.Code != http.StatusOK {
-		t.Errorf("the middleware answered %d, want 200", recorder.Code)
 	}
 }
 
