@@ -62,12 +62,13 @@ func publicAlgorithms(names []string) ([]string, error) {
 	return listed, nil
 }
 
-// NewHandler returns a handler that publishes the source's keys as a JWK Set.
+// NewHandler returns a handler that publishes the source's keys as a JWK Set: set
+// gcpjwt.KMSConfig.ActivationDelay to max-age (see [WithMaxAge]) + KeyRefresh at least, so
+// that consumers have a key before it signs.
 //
-// A key has to be published for max-age (see [WithMaxAge]) before it signs, so set
-// gcpjwt.KMSConfig.ActivationDelay to max-age + KeyRefresh at least; its default suits
-// verifiers that ask Cloud KMS themselves. Consumers that keep a set for longer than
-// max-age need the longest time that they keep it instead of max-age.
+// The default of ActivationDelay suits verifiers that read Cloud KMS themselves. Consumers
+// that keep a set for longer than its max-age need the longest time that they keep it in
+// place of max-age.
 //
 // Some consumers (jwx v3.4, go-jose v4.1 on Go 1.26, Kubernetes 1.37) refuse a whole set
 // for one key of a kind that they don't know: ML-DSA (AKP) and secp256k1. Keep those apart

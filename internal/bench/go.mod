@@ -9,7 +9,7 @@ require (
 	github.com/MicahParks/keyfunc/v3 v3.9.2
 	github.com/coreos/go-oidc/v3 v3.21.0
 	github.com/go-chi/chi/v5 v5.5.0
-	github.com/go-jose/go-jose/v4 v4.1.4
+	github.com/go-jose/go-jose/v4 v4.1.9
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/lestrrat-go/jwx/v3 v3.4.0
 	github.com/someone1/gcp-jwt-go/v3 v3.0.0-00010101000000-000000000000
