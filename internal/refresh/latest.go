@@ -3,8 +3,9 @@ package refresh
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
 // maxUnderWay bounds the fetches that one Latest has under way.
@@ -14,44 +15,50 @@ const maxUnderWay = 2
 // each gets that of the next fetch that begins after it came. Nothing is kept. Its zero value
 // is ready for use, and it may be used concurrently.
 type Latest[T any] struct {
-	mu       sync.Mutex // guards what follows; never held during a fetch
-	next     *flight[T] // not begun yet
+	mu       sync.Mutex  // guards what follows; never held during a fetch
+	next     *pending[T] // nil: nobody waits for a fetch that has yet to begin
 	underWay int
 }
 
-// Get returns a value that fetch has begun to get after Get was called. When ctx ends first,
-// Get returns its error and the fetch goes on for the others.
+// pending is a fetch that has yet to begin: that of the first caller who waits for it.
+type pending[T any] struct {
+	flight[T]
+	fetch func(ctx context.Context) (T, error)
+}
+
+// Get returns a value that fetch, or that of another caller, has begun to get after Get was
+// called. When ctx ends first, Get returns its error and the fetch goes on for the others.
 func (l *Latest[T]) Get(ctx context.Context, fetch func(ctx context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	if l.next == nil {
-		l.next = &flight[T]{done: make(chan struct{})}
+		l.next = &pending[T]{flight[T]{done: make(chan struct{})}, fetch}
 	}
-	f := l.next
-	l.begin(fetch)
+	next := l.next
+	l.begin()
 	l.mu.Unlock()
-	return f.wait(ctx)
+	return next.wait(ctx)
 }
 
 // begin sets off the next fetch if there is room for it. The caller holds mu.
-func (l *Latest[T]) begin(fetch func(ctx context.Context) (T, error)) {
+func (l *Latest[T]) begin() {
 	if l.next == nil || l.underWay == maxUnderWay {
 		return
 	}
-	f := l.next
+	next := l.next
 	l.next = nil
 	l.underWay++
 	go func() {
-		f.err = errors.New("the fetch ended its goroutine")
+		next.err = errors.New("the fetch ended its goroutine")
 		defer func() {
 			if p := recover(); p != nil {
-				f.err = fmt.Errorf("the fetch panicked with a %T", p)
+				next.err = retry.Panicked(p)
 			}
-			close(f.done)
+			close(next.done)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.underWay--
-			l.begin(fetch)
+			l.begin()
 		}()
-		f.value, f.err = fetch(context.Background())
+		next.value, next.err = next.fetch(context.Background())
 	}()
 }

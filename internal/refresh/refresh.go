@@ -7,10 +7,11 @@ package refresh
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
 // Failed fetches are repeated after minBackoff at the earliest, twice as long
@@ -224,7 +225,7 @@ func (v *Value[T]) fly(src Source[T], f *flight[T]) {
 	defer func() {
 		// Nobody could recover from a panic here, be it of a transport of the user's.
 		if p := recover(); p != nil {
-			f.err = fmt.Errorf("the fetch panicked with a %T", p)
+			f.err = retry.Panicked(p)
 		}
 		v.land(src, f, began, life)
 	}()

@@ -704,6 +704,28 @@ func TestLatest(t *testing.T) {
 	})
 }
 
+// A fetch that callers wait for is that of one of them, as it may carry what is theirs.
+func TestLatestFetchesForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l refresh.Latest[int]
+		var callers sync.WaitGroup
+		for i := range 4 {
+			callers.Go(func() {
+				got, err := l.Get(t.Context(), func(context.Context) (int, error) {
+					time.Sleep(time.Second)
+					return i, nil
+				})
+				// The first two have fetches of their own, the others share the third one.
+				if want := min(i, 2); err != nil || got != want {
+					t.Errorf("caller %d got what caller %d fetched, %v, want caller %d's", i, got, err, want)
+				}
+			})
+			synctest.Wait()
+		}
+		callers.Wait()
+	})
+}
+
 func TestLatestPanic(t *testing.T) {
 	var l refresh.Latest[int]
 	for range 3 {

@@ -69,7 +69,7 @@ func Do(ctx context.Context, policy Policy, kind func(error) Kind, call func(con
 		again := false
 		switch kind(err) {
 		case Transient:
-			again = attempts != policy.Attempts && sleep(ctx, jitter(pause))
+			again = (policy.Attempts == 0 || attempts < policy.Attempts) && sleep(ctx, jitter(pause))
 			pause = min(2*pause, maxPause)
 		case Cut:
 			cuts++

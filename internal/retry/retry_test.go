@@ -51,6 +51,7 @@ func TestDo(t *testing.T) {
 		{"cut once", retry.Sign, 0, []error{io.ErrUnexpectedEOF}, nil, 2, 0},
 		{"cut twice", retry.Sign, 0, forever(io.EOF), io.EOF, 2, 0},
 		{"corrupt twice", retry.Read, 0, []error{errCorrupt, errCorrupt}, nil, 3, 0},
+		{"everything in turn", retry.Read, 0, append([]error{errCorrupt, errCorrupt, io.EOF}, forever(errTransient)...), errTransient, 4, 0},
 		{"corrupt three times", retry.Read, 0, forever(errCorrupt), errCorrupt, 3, 0},
 	}
 	for _, test := range tests {
