@@ -59,7 +59,8 @@ func (c *IAMConfig) certificates(cached bool) (*keyset.Published, error) {
 	client := cmp.Or(c.Client, http.DefaultClient)
 	host := errs.Quote(u.Host)
 	target := base + url.PathEscape(c.ServiceAccount)
-	id := certificateID{target, weak.Make(client), c.CacheExpiration, c.StaleIfError}
+	stale := fetch.StaleIfError(c.StaleIfError)
+	id := certificateID{target, weak.Make(client), c.CacheExpiration, stale}
 	source := &keyset.Published{
 		Shared:     certificates.Get(id, func() *keyset.Shared { return new(keyset.Shared) }),
 		Allows:     isCertificateAlg,

@@ -122,7 +122,7 @@ func (c *Config) source() (*keyset.Published, error) {
 	if client == nil {
 		client = http.DefaultClient
 	}
-	id := setID{from, weak.Make(client), c.CacheExpiration, c.StaleIfError}
+	id := setID{from, weak.Make(client), c.CacheExpiration, fetch.StaleIfError(c.StaleIfError)}
 	shared := sets.Get(id, func() *keyset.Shared { return new(keyset.Shared) })
 	shared.Loggers.Add(c.Logger)
 	return &keyset.Published{

@@ -48,7 +48,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("the server answered %d %s", e.Code, http.StatusText(e.Code))
 }
 
-// Get makes the request. An error names the host that was asked.
+// Get makes the request, by the policy that all calls have. An error names the host that was
+// asked, and nothing else of the URL.
 func Get(ctx context.Context, request Request) (response Response, err error) {
 	client := stayingSecure(request.Client)
 	err = retry.Do(ctx, retry.Read, kindOf, func(ctx context.Context) (err error) {
@@ -83,6 +84,10 @@ func get(ctx context.Context, client *http.Client, r Request) (Response, error) 
 	}
 	response, err := client.Do(request)
 	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err // without the URL, whose query may be a secret
+		}
 		return Response{}, err
 	}
 	defer response.Body.Close()

@@ -32,14 +32,20 @@ func (l Lifetime) Keep(expiration, stale time.Duration) refresh.Lifetime {
 		fresh = l.Value
 	}
 	fresh = min(fresh, maxLifetime)
-	if stale == 0 {
-		stale = defaultStale
-	}
 	return refresh.Lifetime{
 		Renew: fresh - min(fresh/5, maxRenewEarly),
 		Fresh: fresh,
-		Stale: max(stale, 0),
+		Stale: StaleIfError(stale),
 	}
+}
+
+// StaleIfError returns what the field of that name in a configuration means: 0 is an hour,
+// a negative value none.
+func StaleIfError(configured time.Duration) time.Duration {
+	if configured == 0 {
+		return defaultStale
+	}
+	return max(configured, 0)
 }
 
 // statedLifetime returns for how long a response may be kept (RFC 9111 section 4.2). One
