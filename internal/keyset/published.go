@@ -34,12 +34,12 @@ type Published struct {
 	// Allows reports whether the signer can have a key of an algorithm.
 	Allows func(alg string) bool
 
-	Cached     bool          // else they are read for the tokens at hand
+	Cached     bool          // else they are read for the tokens at hand, past any cache on the way
 	Expiration time.Duration // where a response states no lifetime
 	Stale      time.Duration // as StaleIfError of a configuration
 	Signer     string        // for the log
 
-	fresh bool
+	forced bool // ask for an answer of now
 }
 
 // Shared is what all sources of the same keys have in common. Its zero value is ready for
@@ -70,7 +70,7 @@ func (p *Published) Renew(ctx context.Context, seen *Set, wanting func(*Set) boo
 		return seen, nil // they were read for this very token
 	}
 	forced := *p
-	forced.fresh = true
+	forced.forced = true
 	return p.kept.Renew(ctx, &forced, seen, UnknownCooldown, wanting)
 }
 
@@ -78,7 +78,7 @@ func (p *Published) Renew(ctx context.Context, seen *Set, wanting func(*Set) boo
 func (p *Published) Fetch(ctx context.Context) (*Set, refresh.Lifetime, error) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
-	set, lifetime, err := p.Read(ctx, p.fresh)
+	set, lifetime, err := p.Read(ctx, p.forced || !p.Cached)
 	if err != nil {
 		return nil, afterFailure(err), err
 	}
