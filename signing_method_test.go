@@ -74,6 +74,8 @@ var iamAllMethods = map[string]struct {
 	"KMSHS256":   {gcpjwt.SigningMethodKMSHS256, "HS256"},
 	"KMSHS384":   {gcpjwt.SigningMethodKMSHS384, "HS384"},
 	"KMSHS512":   {gcpjwt.SigningMethodKMSHS512, "HS512"},
+	"KMSES256K":  {gcpjwt.SigningMethodKMSES256K, "ES256K"},
+	"KMSEd25519": {gcpjwt.SigningMethodKMSEd25519, "Ed25519"},
 	"KMSMLDSA44": {gcpjwt.SigningMethodKMSMLDSA44, "ML-DSA-44"},
 	"KMSMLDSA65": {gcpjwt.SigningMethodKMSMLDSA65, "ML-DSA-65"},
 	"KMSMLDSA87": {gcpjwt.SigningMethodKMSMLDSA87, "ML-DSA-87"},
@@ -100,8 +102,15 @@ func TestImportChangesNoStockMethod(t *testing.T) {
 			t.Errorf("%s: Alg is %q before Override", alias, got)
 		}
 	}
-	if got, want := len(jwt.GetAlgorithms()), len(iamStock)+len(iamAllMethods)+3; got != want {
-		t.Errorf("jwt has methods %q, want %d: its own, ours by alias, and ML-DSA by its RFC names", jwt.GetAlgorithms(), want)
+	// Names that jwt has no method for are ours from the start.
+	added := []string{"ES256K", "Ed25519", "ML-DSA-44", "ML-DSA-65", "ML-DSA-87"}
+	for _, alg := range added {
+		if got := jwt.GetSigningMethod(alg); got == nil || got.Alg() != alg {
+			t.Errorf("%s: jwt has %v, want a method of that name", alg, got)
+		}
+	}
+	if got, want := len(jwt.GetAlgorithms()), len(iamStock)+len(iamAllMethods)+len(added); got != want {
+		t.Errorf("jwt has methods %q, want %d: its own, ours by alias, and %q", jwt.GetAlgorithms(), want, added)
 	}
 }
 
