@@ -16,9 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -266,6 +266,7 @@ func TestCertificateResponses(t *testing.T) {
 				if got := o.fetches(); got < 4 {
 					t.Errorf("%d requests, want 2, one in the background and at least one after the expiry", got)
 				}
+				time.Sleep(time.Minute) // renewals under way come to their end
 			})
 		})
 	}
@@ -296,97 +297,40 @@ func certFreshFor(t *testing.T, status http.Header, expiration, d time.Duration)
 	return fresh
 }
 
-// B24: how long certificates are kept (RFC 9111). What is odd states no
-// lifetime, so that CacheExpiration holds.
+// B24 and C20: certificates are kept for as long as their response says, or for
+// CacheExpiration where it doesn't. Package fetch tests what responses say.
 func TestCertificateLifetime(t *testing.T) {
 	t.Parallel()
 	const expiration = 30 * time.Minute
-	// The clock in a bubble starts here.
-	at := func(d time.Duration) string {
-		return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(d).Format(http.TimeFormat)
-	}
 	cacheControl := func(lines ...string) http.Header { return http.Header{"Cache-Control": lines} }
 	tests := []struct {
-		name   string
-		header http.Header
-		want   time.Duration
+		name       string
+		header     http.Header
+		expiration time.Duration
+		want       time.Duration
 	}{
-		{"nothing", nil, expiration},
-		{"empty", cacheControl(""), expiration},
-		{"private,", cacheControl("private,"), expiration},
-		{"public", cacheControl("public"), expiration},
-		{"only commas", cacheControl(" , ,, "), expiration},
-		{"max-age=foo", cacheControl("max-age=foo"), expiration},
-		{"max-age", cacheControl("max-age"), expiration},
-		{"max-age=", cacheControl("max-age="), expiration},
-		{"max-age=-5", cacheControl("max-age=-5"), expiration},
-		{"max-age=1.5", cacheControl("max-age=1.5"), expiration},
-		{"max-age2=100", cacheControl("max-age2=100"), expiration},
-		{"s-maxage=100", cacheControl("s-maxage=100"), expiration}, // for shared caches
-		{"quote left open", cacheControl(`max-age="100`), expiration},
-		{"Google's", cacheControl("public, max-age=21600, must-revalidate, no-transform"), 6 * time.Hour},
-		{"max-age=100", cacheControl("max-age=100"), 100 * time.Second},
-		{"quoted", cacheControl(`max-age="100"`), 100 * time.Second},
-		{"other case", cacheControl("Public, MAX-AGE=100"), 100 * time.Second},
-		{"without blanks", cacheControl("public,max-age=100,must-revalidate"), 100 * time.Second},
-		{"two lines", cacheControl("public", "max-age=100"), 100 * time.Second},
-		{"unknown directive", cacheControl(`x="a, max-age=5", max-age=100`), 100 * time.Second},
-		{"24 hours", cacheControl("max-age=86400"), 24 * time.Hour},
-		{"over 24 hours", cacheControl("max-age=86401"), 24 * time.Hour},
-		{"ever so long", cacheControl("max-age=99999999999999999999"), 24 * time.Hour},
-		{"max-age=0", cacheControl("max-age=0"), 0},
-		{"no-store", cacheControl("no-store"), 0},
-		{"no-store beside max-age", cacheControl("max-age=100, no-store"), 0},
-		{"no-store in another line", cacheControl("max-age=100", "no-store"), 0},
-		{"no-cache", cacheControl("public, max-age=100, No-Cache"), 0},
-		{"no-cache for a field", cacheControl(`no-cache="Set-Cookie", max-age=100`), 0},
-		{"no-store beside what is odd", cacheControl("max-age=foo, NO-STORE"), 0},
-		{"no-cache beside what is odd", cacheControl("no-cache, max-age=-5"), 0},
-		{"no-store with a value", cacheControl("no-store=1"), 0},
-		{"no-store after a field name", cacheControl("private=x,no-store"), 0},
-
-		{"Age", http.Header{"Cache-Control": {"max-age=100"}, "Age": {"40"}}, time.Minute},
-		{"Age over max-age", http.Header{"Cache-Control": {"max-age=100"}, "Age": {"101"}}, 0},
-		{"Age beyond measure", http.Header{"Cache-Control": {"max-age=100"}, "Age": {"99999999999"}}, 0},
-		{"Age -5", http.Header{"Cache-Control": {"max-age=100"}, "Age": {"-5"}}, 100 * time.Second},
-		{"Age foo", http.Header{"Cache-Control": {"max-age=100"}, "Age": {"foo"}}, 100 * time.Second},
-		{"Age alone", http.Header{"Age": {"40"}}, expiration},
-
-		{"Expires", http.Header{"Expires": {at(time.Minute)}}, time.Minute},
-		{"Expires after Date", http.Header{"Date": {at(time.Hour)}, "Expires": {at(time.Hour + time.Minute)}}, time.Minute},
-		{"Expires, Date and Age", http.Header{"Date": {at(-time.Hour)}, "Expires": {at(0)}, "Age": {"60"}}, 59 * time.Minute},
-		{"Expires before Date", http.Header{"Date": {at(0)}, "Expires": {at(-time.Minute)}}, 0},
-		{"Expires in the past", http.Header{"Expires": {at(-time.Minute)}}, 0},
-		{"Expires in a year", http.Header{"Expires": {at(365 * 24 * time.Hour)}}, 24 * time.Hour},
-		{"max-age over Expires", http.Header{"Cache-Control": {"max-age=100"}, "Expires": {at(time.Minute)}}, 100 * time.Second},
-		{"Expires foo", http.Header{"Expires": {"foo"}}, expiration},
-		{"Date foo", http.Header{"Date": {"foo"}, "Expires": {at(time.Minute)}}, time.Minute},
+		{"nothing", nil, expiration, expiration},
+		{"nothing, anywhere", nil, 0, 0},
+		{"nothing, for days", nil, 48 * time.Hour, 24 * time.Hour},
+		{"odd", cacheControl("max-age=-5"), expiration, expiration},
+		{"Google's", cacheControl("public, max-age=21600, must-revalidate, no-transform"), 0, 6 * time.Hour},
+		{"two lines", cacheControl("public", "max-age=100"), expiration, 100 * time.Second},
+		{"over 24 hours", cacheControl("max-age=86401"), expiration, 24 * time.Hour},
+		{"no-store", cacheControl("no-store"), expiration, 0},
+		{"Expires 0", http.Header{"Expires": {"0"}}, expiration, 0},
+		{"Expires -1 and public", http.Header{"Cache-Control": {"public"}, "Expires": {"-1"}}, expiration, 0},
+		{"Expires foo and public", http.Header{"Cache-Control": {"public"}, "Expires": {"foo"}}, expiration, 0},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if test.want > 0 && !certFreshFor(t, test.header, expiration, test.want-1) {
+			if test.want > 0 && !certFreshFor(t, test.header, test.expiration, test.want-1) {
 				t.Errorf("not kept until %v", test.want)
 			}
-			if certFreshFor(t, test.header, expiration, test.want) {
+			if certFreshFor(t, test.header, test.expiration, test.want) {
 				t.Errorf("kept beyond %v", test.want)
 			}
 		})
-	}
-}
-
-// What states no lifetime isn't kept unless the configuration says how long. A
-// lifetime that is stated holds all the same.
-func TestCertificateExpirationZero(t *testing.T) {
-	t.Parallel()
-	if certFreshFor(t, nil, 0, 0) {
-		t.Error("kept without any lifetime")
-	}
-	if !certFreshFor(t, http.Header{"Cache-Control": {"max-age=100"}}, 0, 99*time.Second) {
-		t.Error("not kept for the lifetime stated")
-	}
-	if certFreshFor(t, nil, 48*time.Hour, 24*time.Hour) {
-		t.Error("kept for longer than a day")
 	}
 }
 
@@ -468,127 +412,25 @@ func TestNegativeCacheExpiration(t *testing.T) {
 	}
 }
 
-// B28: a body without end is cut off, and closed.
-func TestCertificateBodyLimit(t *testing.T) {
-	t.Parallel()
-	const limit = 1 << 20
-	good := certJSON(t, map[string]any{"k": certPublicKey(t, certKey().Public())})
-	tests := []struct {
-		name string
-		body io.Reader
-		good bool
-	}{
-		{"just so", strings.NewReader(good + strings.Repeat(" ", limit-len(good))), true},
-		{"a byte too long", strings.NewReader(good + strings.Repeat(" ", limit-len(good)+1)), false},
-		{"endless", certEndless{}, false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			body := &certBody{Reader: test.body}
-			client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
-				return &http.Response{StatusCode: 200, Header: make(http.Header), Body: body, Request: r}, nil
-			})}
-			config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client}
-			_, err := jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
-			if test.good && err != nil {
-				t.Errorf("got %v, want a valid token", err)
-			}
-			if !test.good && (!errors.Is(err, gcpjwt.ErrKeysUnavailable) || !strings.Contains(err.Error(), "longer than 1048576 bytes")) {
-				t.Errorf("got %v, want %v that names the limit", err, gcpjwt.ErrKeysUnavailable)
-			}
-			if body.read > 2*limit {
-				t.Errorf("%d bytes read, want little more than %d", body.read, limit)
-			}
-			if !body.closed {
-				t.Error("the body isn't closed")
-			}
-		})
-	}
-}
-
-// The body of an error is closed too, and never read at length.
-func TestCertificateErrorBody(t *testing.T) {
-	t.Parallel()
-	body := &certBody{Reader: certEndless{}}
-	client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 503, Header: make(http.Header), Body: body, Request: r}, nil
-	})}
-	config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client}
-	if _, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)(jwt.New(jwt.SigningMethodRS256)); !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
-		t.Errorf("got %v, want %v", err, gcpjwt.ErrKeysUnavailable)
-	}
-	if !body.closed || body.read > 1<<20 {
-		t.Errorf("%d bytes read, closed: %v; want few and closed", body.read, body.closed)
-	}
-}
-
-type certEndless struct{}
-
-func (certEndless) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = ' '
-	}
-	return len(p), nil
-}
-
-type certBody struct {
-	io.Reader
-	read   int
-	closed bool
-}
-
-func (b *certBody) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	b.read += n
-	return n, err
-}
-
-func (b *certBody) Close() error {
-	b.closed = true
-	return nil
-}
-
 // B28: a fetch takes 10 seconds at most, though the caller has no deadline.
 func TestCertificateTimeout(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name string
-		slow func(w http.ResponseWriter, r *http.Request)
-	}{
-		{"silent", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
-		{"headers only", func(w http.ResponseWriter, r *http.Request) {
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		}},
-		{"a byte a second", func(w http.ResponseWriter, r *http.Request) {
-			for r.Context().Err() == nil {
-				_, _ = io.WriteString(w, " ")
-				w.(http.Flusher).Flush()
-				time.Sleep(time.Second)
-			}
-		}},
-	}
-	for _, test := range tests {
-		for _, cached := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, cached %v", test.name, cached), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					server, config := start.IAM(t, testutil.InMemory())
-					server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { test.slow(w, r) })
-					config.EnableCache = cached
-					began := time.Now()
-					_, err := gcpjwt.IAMVerifyKeyfunc(context.Background(), config)(jwt.New(jwt.SigningMethodRS256))
-					if !errors.Is(err, gcpjwt.ErrKeysUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("got %v, want %v and %v", err, gcpjwt.ErrKeysUnavailable, context.DeadlineExceeded)
-					}
-					if took := time.Since(began); took != 10*time.Second {
-						t.Errorf("came back after %v, want 10s", took)
-					}
-					time.Sleep(time.Minute) // the server's handler ends
-				})
+	for _, cached := range []bool{false, true} {
+		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+			server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { // a byte a second
+				for r.Context().Err() == nil {
+					_, _ = io.WriteString(w, " ")
+					w.(http.Flusher).Flush()
+					time.Sleep(time.Second)
+				}
 			})
-		}
+			config.EnableCache = cached
+			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+			certWantAfter(t, keyfunc, text, context.DeadlineExceeded, 10*time.Second)
+			if cached { // now it is known
+				certWant(t, keyfunc, text, gcpjwt.ErrKeysUnavailable)
+			}
+		})
 	}
 }
 
@@ -613,107 +455,6 @@ func TestCertificateConnections(t *testing.T) {
 			t.Errorf("%d connections, want 1", got)
 		}
 	})
-}
-
-// B28: a redirect must not lead out of https, whatever it passes on the way.
-func TestCertificateRedirects(t *testing.T) {
-	t.Parallel()
-	good := certJSON(t, map[string]any{"k": certPublicKey(t, certKey().Public())})
-	var mu sync.Mutex
-	plainRequests := 0
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		mu.Lock()
-		plainRequests++
-		mu.Unlock()
-		_, _ = io.WriteString(w, good)
-	}))
-	t.Cleanup(plain.Close)
-	var secure *httptest.Server
-	secure = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); first {
-		case "good":
-			_, _ = io.WriteString(w, good)
-		case "other-path":
-			http.Redirect(w, r, "/good/", http.StatusFound)
-		case "other-host":
-			http.Redirect(w, r, strings.Replace(secure.URL, "127.0.0.1", "localhost", 1)+"/good/", http.StatusTemporaryRedirect)
-		case "plain":
-			http.Redirect(w, r, plain.URL, http.StatusMovedPermanently)
-		case "plain-later":
-			http.Redirect(w, r, "/plain/", http.StatusFound)
-		case "loop":
-			http.Redirect(w, r, "/loop/", http.StatusFound)
-		}
-	}))
-	t.Cleanup(secure.Close)
-	client := secure.Client()
-	client.Transport.(*http.Transport).TLSClientConfig.ServerName = "example.com" // what its certificate says
-
-	tests := []struct {
-		path, text string // text in the error, "": none
-	}{
-		{"good", ""},
-		{"other-path", ""},
-		{"other-host", ""},
-		{"plain", "redirected to plain http"},
-		{"plain-later", "redirected to plain http"},
-		{"loop", "10 redirects"},
-	}
-	for _, test := range tests {
-		t.Run(test.path, func(t *testing.T) {
-			config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client, CertificateURL: secure.URL + "/" + test.path + "/"}
-			_, err := jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
-			if test.text == "" && err != nil {
-				t.Errorf("got %v, want a valid token", err)
-			}
-			if test.text != "" && (!errors.Is(err, gcpjwt.ErrKeysUnavailable) || !strings.Contains(err.Error(), test.text)) {
-				t.Errorf("got %v, want %v that says %q", err, gcpjwt.ErrKeysUnavailable, test.text)
-			}
-		})
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if plainRequests != 0 {
-		t.Errorf("%d requests over plain http, want none", plainRequests)
-	}
-	if client.CheckRedirect != nil {
-		t.Error("the caller's client was changed")
-	}
-}
-
-// Plain http is for loopback only, also at the end of a redirect.
-func TestCertificateRedirectOffLoopback(t *testing.T) {
-	t.Parallel()
-	good := certJSON(t, map[string]any{"k": certPublicKey(t, certKey().Public())})
-	for target, want := range map[string]bool{"http://certs.example/": false, "http://127.0.0.1:81/": true, "https://certs.example/": true} {
-		client := &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
-			response := &http.Response{StatusCode: 200, Header: make(http.Header), Body: io.NopCloser(strings.NewReader(good)), Request: r}
-			if r.URL.Host == "127.0.0.1" {
-				response.StatusCode = http.StatusFound
-				response.Header.Set("Location", target)
-			}
-			return response, nil
-		})}
-		config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client, CertificateURL: "http://127.0.0.1/"}
-		if _, err := jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), config)); (err == nil) != want {
-			t.Errorf("redirected to %s: got %v, want valid: %v", target, err, want)
-		}
-	}
-}
-
-// The caller's own rule for redirects holds as well.
-func TestCertificateCheckRedirect(t *testing.T) {
-	t.Parallel()
-	refused := errors.New("no redirects here")
-	secure := httptest.NewTLSServer(http.RedirectHandler("/elsewhere/", http.StatusFound))
-	t.Cleanup(secure.Close)
-	client := secure.Client()
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return refused }
-	config := &gcpjwt.IAMConfig{ServiceAccount: account, Client: client, CertificateURL: secure.URL + "/"}
-	_, err := jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
-	if !errors.Is(err, refused) || !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
-		t.Errorf("got %v, want %v and %v", err, gcpjwt.ErrKeysUnavailable, refused)
-	}
 }
 
 // A refused connection is an outage, not a bad token.
@@ -747,9 +488,229 @@ func TestCertificateNamedTwice(t *testing.T) {
 	}
 }
 
-// An Expires in the year 1, which some servers send for never, doesn't underflow.
-func TestCertificateExpiresLongAgo(t *testing.T) {
-	if certFreshFor(t, http.Header{"Expires": {"Mon, 01 Jan 0001 00:00:00 GMT"}, "Age": {"5"}}, 0, time.Hour) {
-		t.Error("certificates whose Expires is the year 1 are kept an hour")
+// certLifetime is what the server states in these tests. Certificates are
+// renewed in the background from certRenewal on.
+const (
+	certLifetime = time.Hour
+	certRenewal  = certLifetime - 5*time.Minute
+)
+
+// certBubble runs f in a bubble with a server whose account's certificates are
+// cached, and a token of that account.
+func certBubble(t *testing.T, f func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server, config := start.IAM(t, testutil.InMemory())
+		server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(certLifetime/time.Second))}})
+		config.EnableCache = true
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		f(t, server, config, text)
+		server.SetLatency(0)
+		server.Intercept(nil)
+		time.Sleep(time.Hour) // fetches under way come to their end
+	})
+}
+
+// certWant checks what comes of a token, and that it takes no time.
+func certWant(t *testing.T, keyfunc jwt.Keyfunc, text string, want error) {
+	t.Helper()
+	certWantAfter(t, keyfunc, text, want, 0)
+}
+
+func certWantAfter(t *testing.T, keyfunc jwt.Keyfunc, text string, want error, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	if _, err := jwt.Parse(text, keyfunc); !errors.Is(err, want) {
+		t.Errorf("Parse: got %v, want %v", err, want)
+	}
+	if got := time.Since(began); got != took {
+		t.Errorf("Parse took %v, want %v", got, took)
+	}
+}
+
+// certWantFetches checks the number of requests so far.
+func certWantFetches(t *testing.T, server *testutil.IAM, want int) {
+	t.Helper()
+	synctest.Wait()
+	if got := server.Calls("certificates"); got != want {
+		t.Errorf("%d requests for certificates, want %d", got, want)
+	}
+}
+
+// certForged is a token as a Keyfunc gets it, whose kid names no key.
+func certForged(kid string) *jwt.Token {
+	return &jwt.Token{Method: jwt.SigningMethodRS256, Header: map[string]any{"alg": "RS256", "kid": kid}}
+}
+
+func certRandomKeyID() string { return rand.Text() }
+
+func TestCacheKeepsCertificates(t *testing.T) {
+	t.Parallel()
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		for range 100 {
+			certWant(t, keyfunc, text, nil)
+			time.Sleep(certRenewal / 101)
+		}
+		certWantFetches(t, server, 1)
+	})
+}
+
+func TestCacheIsOptIn(t *testing.T) {
+	t.Parallel()
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		config.EnableCache = false
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		for range 5 {
+			certWant(t, keyfunc, text, nil)
+		}
+		certWantFetches(t, server, 5)
+
+		// An unknown kid is worth no second look at what was fetched for it.
+		if _, err := keyfunc(certForged(certRandomKeyID())); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+			t.Errorf("got %v, want %v", err, gcpjwt.ErrUnknownKeyID)
+		}
+		certWantFetches(t, server, 6)
+	})
+}
+
+// B20: a new key is learnt from its first token, and a withdrawn one is
+// forgotten by that.
+func TestCacheRotation(t *testing.T) {
+	t.Parallel()
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, oldText string) {
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		certWant(t, keyfunc, oldText, nil)
+		certWantFetches(t, server, 1)
+
+		oldKid := server.KeyIDs(account)[0]
+		kid, err := server.AddKey(account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.SetSigningKeys(account, kid)
+		server.RemoveKey(account, oldKid)
+		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		certWant(t, keyfunc, text, nil)
+		certWantFetches(t, server, 2)
+		certWant(t, keyfunc, oldText, gcpjwt.ErrUnknownKeyID)
+		certWantFetches(t, server, 2)
+	})
+}
+
+// B27: an account that hangs is no matter to others.
+func TestCacheAccountsAreIndependent(t *testing.T) {
+	t.Parallel()
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		const hanging = "hanging@test.iam.gserviceaccount.com"
+		if _, err := server.CreateAccount(hanging); err != nil {
+			t.Fatal(err)
+		}
+		server.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if strings.HasSuffix(r.URL.Path, hanging) {
+				<-r.Context().Done()
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		other := *config
+		other.ServiceAccount = hanging
+		var stuck sync.WaitGroup
+		for range 100 {
+			stuck.Go(func() {
+				certWantAfter(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), &other), text, gcpjwt.ErrKeysUnavailable, 10*time.Second)
+			})
+		}
+		synctest.Wait()
+		certWant(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), config), text, nil)
+		stuck.Wait()
+		certWantFetches(t, server, 2)
+	})
+}
+
+// Certificates are the process's: equal configurations share them, whoever made
+// them, and others don't.
+func TestCacheSharing(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(server *testutil.IAM, config *gcpjwt.IAMConfig)
+		shared bool
+	}{
+		{"equal", func(*testutil.IAM, *gcpjwt.IAMConfig) {}, true},
+		{"other signing fields", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) {
+			c.IAMService, c.IAMType, c.Delegates = nil, gcpjwt.IAMJwtType, []string{"a@b"}
+		}, true},
+		{"other logger", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { c.Logger = slog.New(slog.DiscardHandler) }, true},
+		{"StaleIfError spelt out", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { c.StaleIfError = time.Hour }, true},
+		{"other client", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { client := *c.Client; c.Client = &client }, false},
+		{"other URL", func(s *testutil.IAM, c *gcpjwt.IAMConfig) {
+			c.CertificateURL = s.URL() + "/service_accounts/v1/metadata/x509/"
+		}, false},
+		{"without cache", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { c.EnableCache = false }, false},
+		{"other CacheExpiration", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { c.CacheExpiration = time.Minute }, false},
+		{"other StaleIfError", func(_ *testutil.IAM, c *gcpjwt.IAMConfig) { c.StaleIfError = -1 }, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+				certWant(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), config), text, nil)
+				other := *config
+				test.change(server, &other)
+				certWant(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), &other), text, nil)
+				want := 2
+				if test.shared {
+					want = 1
+				}
+				certWantFetches(t, server, want)
+			})
+		})
+	}
+
+	t.Run("other account", func(t *testing.T) {
+		t.Parallel()
+		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+			const name = "other@test.iam.gserviceaccount.com"
+			if _, err := server.CreateAccount(name); err != nil {
+				t.Fatal(err)
+			}
+			certWant(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), config), text, nil)
+			other := *config
+			other.ServiceAccount = name
+			certWant(t, gcpjwt.IAMVerifyKeyfunc(t.Context(), &other), text, gcpjwt.ErrUnknownKeyID)
+		})
+	})
+}
+
+// A verification with warm keys allocates no more than one with a key at hand.
+func TestCacheHitAllocatesNothing(t *testing.T) {
+	server, config := start.IAM(t)
+	config.EnableCache = true
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	key := any(server.PublicKey(account, server.KeyIDs(account)[0]))
+	allocations := func(keyfunc jwt.Keyfunc) float64 {
+		return testing.AllocsPerRun(200, func() {
+			if _, err := jwt.Parse(text, keyfunc); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	want := allocations(func(*jwt.Token) (any, error) { return key, nil })
+	if got := allocations(gcpjwt.IAMVerifyKeyfunc(t.Context(), config)); got > want {
+		t.Errorf("%v allocations, want %v as with a key at hand", got, want)
+	}
+	if got := server.Calls("certificates"); got != 1 {
+		t.Errorf("%d requests, want 1", got)
+	}
+
+	// The Keyfunc on its own tells more exactly than the whole of Parse.
+	token, _, err := jwt.NewParser().ParseUnverified(text, jwt.MapClaims{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+	if got := testing.AllocsPerRun(200, func() { _, _ = keyfunc(token) }); got != 0 {
+		t.Errorf("the Keyfunc makes %v allocations, want none", got)
 	}
 }

@@ -1,8 +1,9 @@
 package gcpjwt
 
-// ResetAppEngine forgets what the process knows of the app's keys, which in
-// production belong to the one app that it is.
+// ResetAppEngine forgets what the process knows of the app's keys and which calls hang, which
+// in production belong to the one app that it is.
 func ResetAppEngine() {
 	appEngineCache.Purge()
+	appEngineCalls = newAbandonable(cap(appEngineCalls.places))
 	SigningMethodAppEngine.lastKeyID.Store(nil)
 }

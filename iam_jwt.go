@@ -133,7 +133,7 @@ func checkExpiry(claims jwt.Claims, payload []byte, now time.Time) error {
 	exp, err := strconv.ParseInt(string(text), 10, 64)
 	switch {
 	case err != nil:
-		return errs.Errorf("signJwt needs an integer as exp: %w", jwt.ErrInvalidType)
+		return errs.Errorf("signJwt needs an integer as exp, which takes a jwt.TimePrecision of seconds: %w", jwt.ErrInvalidType)
 	case exp > now.Add(maxExpiry).Unix():
 		return errs.Errorf("signJwt refuses an exp more than 12 hours ahead: %w", jwt.ErrTokenInvalidClaims)
 	case exp < now.Unix():
