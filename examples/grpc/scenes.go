@@ -12,8 +12,6 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	xoauth2 "golang.org/x/oauth2"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
@@ -126,9 +124,7 @@ func rotateWithoutPermission(ctx context.Context, config *gcpjwt.KMSConfig, goog
 		return nil, fmt.Errorf("make a client with a new version: %w", err)
 	}
 	deny := func() error {
-		google.Intercept(func(context.Context, string, proto.Message, testutil.KMSHandler) (proto.Message, error) {
-			return nil, status.Error(codes.PermissionDenied, "Permission 'cloudkms.cryptoKeyVersions.list' denied")
-		})
+		google.Deny("cloudkms.cryptoKeyVersions.list")
 		return nil
 	}
 	return []step{
