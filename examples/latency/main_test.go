@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,29 +53,16 @@ func TestRunRefuses(t *testing.T) {
 // TestMethodOf checks that a key's method is found by its name, whether that is a
 // version's or a CryptoKey's.
 func TestMethodOf(t *testing.T) {
-	server, err := testutil.NewKMS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	client, err := server.Client(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	cloud := gcpjwttest.NewKMS(t)
 	for algorithm, want := range map[kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm]*gcpjwt.SigningMethodKMS{
 		kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384: gcpjwt.SigningMethodKMSES384,
 		kmspb.CryptoKeyVersion_EC_SIGN_ED25519:     gcpjwt.SigningMethodKMSEdDSA,
 		kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87:   gcpjwt.SigningMethodKMSMLDSA87,
 		kmspb.CryptoKeyVersion_HMAC_SHA256:         nil,
 	} {
-		version, err := server.CreateKey(algorithm.String(), algorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cryptoKey, _, _ := strings.Cut(version, "/cryptoKeyVersions/")
-		for _, name := range []string{version, cryptoKey} {
-			got, err := methodOf(t.Context(), &gcpjwt.KMSConfig{KeyPath: name, KMSClient: client})
+		config := cloud.NewKey(algorithm)
+		for _, name := range []string{config.KeyPath, config.KeyPath + "/cryptoKeyVersions/1"} {
+			got, err := methodOf(t.Context(), &gcpjwt.KMSConfig{KeyPath: name, KMSClient: config.KMSClient})
 			if got != want || (err == nil) != (want != nil) {
 				t.Errorf("methodOf(%s) = %v, %v, want %v", name, got, err, want)
 			}

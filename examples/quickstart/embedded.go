@@ -91,8 +91,8 @@ func (e *embedded) startKMS(ctx context.Context) (err error) {
 		return err
 	}
 	e.closers = append(e.closers, func() { client.Close() })
-	for _, version := range versions {
-		e.candidates = append(e.candidates, kmsCandidate(client, version))
+	for i, version := range versions {
+		e.candidates = append(e.candidates, kmsCandidate("KMS "+embeddedKeys[i].String(), client, version))
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (e *embedded) startIAM(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	e.candidates = append(e.candidates, iamCandidates(&gcpjwt.IAMConfig{
+	e.candidates = append(e.candidates, iamCandidates(gcpjwt.IAMConfig{
 		ServiceAccount: embeddedAccount,
 		EnableCache:    true,
 		IAMService:     service,

@@ -21,7 +21,6 @@ import (
 	"os/signal"
 	"time"
 
-	kms "cloud.google.com/go/kms/apiv1"
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
@@ -32,57 +31,22 @@ const (
 	audience = "https://api.example.com"
 )
 
-// A signer is a signing method, a context that carries the method's
-// configuration, and a Keyfunc that finds the public keys.
-type signer struct {
-	method  jwt.SigningMethod
-	ctx     context.Context
-	keyfunc jwt.Keyfunc
-}
-
-// sign returns a new token. SignedString writes the right alg and kid into its
-// header.
-func (s signer) sign() (string, error) {
-	claims := jwt.RegisteredClaims{
+// sign returns a new token. The Signer knows its key's algorithm, and writes the right
+// alg and kid into the header.
+func sign(ctx context.Context, s *gcpjwt.Signer) (string, error) {
+	return s.Sign(ctx, jwt.RegisteredClaims{
 		Issuer:    issuer,
 		Audience:  jwt.ClaimStrings{audience},
 		Subject:   "quickstart",
 		ExpiresAt: jwt.NewNumericDate(time.Now().Add(5 * time.Minute)),
-	}
-	return gcpjwt.SignedString(s.ctx, jwt.NewWithClaims(s.method, claims))
+	})
 }
 
 // verify is jwt's own parser: the Keyfunc is all that gcpjwt adds. The Keyfunc
 // ties each key to one algorithm, so jwt.WithValidMethods has nothing to add.
-func (s signer) verify(text string) (*jwt.Token, error) {
-	return jwt.ParseWithClaims(text, &jwt.RegisteredClaims{}, s.keyfunc,
+func verify(s *gcpjwt.Signer, text string) (*jwt.Token, error) {
+	return jwt.ParseWithClaims(text, &jwt.RegisteredClaims{}, s.Keyfunc,
 		jwt.WithIssuer(issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired())
-}
-
-// kmsSigner signs with a key in Cloud KMS. keyPath names a CryptoKeyVersion, or
-// a CryptoKey, whose newest version then signs. A service that signs or
-// verifies all day leaves client nil, for one that the process shares.
-func kmsSigner(ctx context.Context, client *kms.KeyManagementClient, keyPath string, method jwt.SigningMethod) (signer, error) {
-	config := &gcpjwt.KMSConfig{KeyPath: keyPath, KMSClient: client}
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // reads the public keys
-	if err != nil {
-		return signer{}, err
-	}
-	return signer{method, gcpjwt.NewKMSContext(ctx, config), keyfunc}, nil
-}
-
-// iamSigner signs as a service account, with keys that Google holds and rotates.
-// config needs no more than the account's email address; EnableCache keeps its
-// certificates between verifications.
-func iamSigner(ctx context.Context, config *gcpjwt.IAMConfig, method jwt.SigningMethod) signer {
-	return signer{method, gcpjwt.NewIAMContext(ctx, config), gcpjwt.IAMVerifyKeyfunc(ctx, config)}
-}
-
-// appEngineSigner signs as the App Engine app that the program runs in. There,
-// ctx is that of an HTTP request: see examples/appengine.
-func appEngineSigner(ctx context.Context) signer {
-	const enableCache, cacheExpiration = true, time.Hour
-	return signer{gcpjwt.SigningMethodAppEngine, ctx, gcpjwt.AppEngineVerifyKeyfunc(ctx, enableCache, cacheExpiration)}
 }
 
 func main() {

@@ -8,8 +8,7 @@ import (
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"go.uber.org/goleak"
 
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,17 +38,12 @@ func TestKMSKeyPaths(t *testing.T) {
 		kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65,
 	} {
 		t.Run(algorithm.String(), func(t *testing.T) {
-			server, config := start.KMSKey(t, algorithm)
-			client, first := config.KMSClient, config.KeyPath
-			cryptoKey, _, _ := strings.Cut(first, "/cryptoKeyVersions/")
-			for range 10 { // 11 comes after 9, and is the one to find
-				if _, err := server.CreateVersion(cryptoKey); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for _, keyPath := range []string{first, cryptoKey} {
+			cloud := gcpjwttest.NewKMS(t)
+			config := cloud.NewKey(algorithm)
+			version := cloud.NewVersion(config)
+			for _, keyPath := range []string{version, config.KeyPath} {
 				var out strings.Builder
-				if err := compare(t.Context(), []candidate{kmsCandidate(client, keyPath)}, &out); err != nil {
+				if err := compare(t.Context(), []candidate{kmsCandidate("KMS", config.KMSClient, keyPath)}, &out); err != nil {
 					t.Errorf("%s: %v\n%s", keyPath, err, &out)
 				}
 			}
@@ -60,34 +54,35 @@ func TestKMSKeyPaths(t *testing.T) {
 func TestFailures(t *testing.T) {
 	tests := []struct {
 		name  string
-		spoil func(server *testutil.KMS, version string)
+		spoil func(cloud *gcpjwttest.KMS, version string)
 		want  []string
 	}{
 		{
 			"disabled",
-			func(server *testutil.KMS, version string) {
-				server.SetState(version, kmspb.CryptoKeyVersion_DISABLED)
+			func(cloud *gcpjwttest.KMS, version string) {
+				cloud.SetState(version, kmspb.CryptoKeyVersion_DISABLED)
 			},
-			[]string{"read the key", "ENABLED"},
+			[]string{"read the key", "DISABLED"},
 		},
 		{
 			"no permission to sign",
-			func(server *testutil.KMS, _ string) { server.Deny("cloudkms.cryptoKeyVersions.useToSign") },
-			[]string{"KMS EC_SIGN_P256_SHA256: sign: ", "roles/cloudkms.signer"},
+			func(cloud *gcpjwttest.KMS, _ string) { cloud.Deny("cloudkms.cryptoKeyVersions.useToSign") },
+			[]string{"KMS: sign: ", "roles/cloudkms.signer"},
 		},
 		{
 			"no permission to read the public key",
-			func(server *testutil.KMS, _ string) { server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey") },
+			func(cloud *gcpjwttest.KMS, _ string) { cloud.Deny("cloudkms.cryptoKeyVersions.viewPublicKey") },
 			[]string{"read the key", "cloudkms.cryptoKeyVersions.viewPublicKey"},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-			client, version := config.KMSClient, config.KeyPath
-			test.spoil(server, version)
+			cloud := gcpjwttest.NewKMS(t)
+			config := cloud.NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+			version := config.KeyPath + "/cryptoKeyVersions/1"
+			test.spoil(cloud, version)
 			var out strings.Builder
-			err := compare(t.Context(), []candidate{kmsCandidate(client, version)}, &out)
+			err := compare(t.Context(), []candidate{kmsCandidate("KMS", config.KMSClient, version)}, &out)
 			if err == nil {
 				t.Fatalf("no error:\n%s", &out)
 			}
@@ -105,29 +100,29 @@ func TestFailures(t *testing.T) {
 
 // A token with another signature must not pass the check without gcpjwt.
 func TestStockCheck(t *testing.T) {
-	_, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	client, version := config.KMSClient, config.KeyPath
-	s, err := kmsCandidate(client, version).open(t.Context())
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	c := kmsCandidate("KMS", config.KMSClient, config.KeyPath)
+	s, err := c.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := s.sign()
+	text, err := sign(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := s.verify(text)
+	token, err := verify(s, text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kid, _ := token.Header["kid"].(string)
-	if err := s.stock(t.Context(), "ES256", kid, token); err != nil {
+	if err := c.stock(t.Context(), "ES256", kid, token); err != nil {
 		t.Errorf("good token: %v", err)
 	}
-	if err := s.stock(t.Context(), "ES256", "other", token); err == nil {
+	if err := c.stock(t.Context(), "ES256", "other", token); err == nil {
 		t.Error("a token with another kid passed")
 	}
 	token.Signature[0] ^= 1
-	if err := s.stock(t.Context(), "ES256", kid, token); err == nil {
+	if err := c.stock(t.Context(), "ES256", kid, token); err == nil {
 		t.Error("a forged token passed")
 	}
 }

@@ -20,17 +20,11 @@ import (
 // patience bounds what one signer may take altogether.
 const patience = 30 * time.Second
 
-// A candidate is a signer that is yet to be opened.
+// A candidate is a signer that is yet to be opened, and a check of its tokens that
+// owes nothing to gcpjwt.
 type candidate struct {
-	name string
-	open func(ctx context.Context) (opened, error)
-}
-
-// opened is a signer, a better name for it if there is one, and a check of its
-// tokens that owes nothing to gcpjwt.
-type opened struct {
-	name string
-	signer
+	name  string
+	open  func(ctx context.Context) (*gcpjwt.Signer, error)
 	stock stockCheck
 }
 
@@ -66,10 +60,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return fmt.Errorf("make a Cloud KMS client: %w", err)
 		}
 		defer client.Close()
-		candidates = append(candidates, kmsCandidate(client, *keyPath))
+		candidates = append(candidates, kmsCandidate("Cloud KMS", client, *keyPath))
 	}
 	if *account != "" {
-		candidates = append(candidates, iamCandidates(&gcpjwt.IAMConfig{ServiceAccount: *account, EnableCache: true})...)
+		candidates = append(candidates, iamCandidates(gcpjwt.IAMConfig{ServiceAccount: *account, EnableCache: true})...)
 	}
 	return compare(ctx, candidates, stdout)
 }
@@ -120,9 +114,6 @@ func try(ctx context.Context, c candidate) (a attempt) {
 
 	a.name, a.step = c.name, "read the key"
 	s, err := c.open(ctx)
-	if s.name != "" {
-		a.name = s.name
-	}
 	if err != nil {
 		a.err = err
 		return a
@@ -131,7 +122,7 @@ func try(ctx context.Context, c candidate) (a attempt) {
 	for range 2 {
 		a.step = "sign"
 		began := time.Now()
-		text, err := s.sign()
+		text, err := sign(ctx, s)
 		if err != nil {
 			a.err = err
 			return a
@@ -140,7 +131,7 @@ func try(ctx context.Context, c candidate) (a attempt) {
 
 		a.step = "verify with the Keyfunc"
 		began = time.Now()
-		token, err = s.verify(text)
+		token, err = verify(s, text)
 		if err != nil {
 			a.err = err
 			return a
@@ -152,7 +143,7 @@ func try(ctx context.Context, c candidate) (a attempt) {
 	a.size = fmt.Sprint(len(token.Signature))
 
 	a.step = "verify without gcpjwt"
-	a.err = s.stock(ctx, a.alg, a.kid, token)
+	a.err = c.stock(ctx, a.alg, a.kid, token)
 	a.kid = abbreviate(a.kid)
 	return a
 }

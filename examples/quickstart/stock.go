@@ -38,13 +38,14 @@ var mldsaParameters = map[string]mldsa.Parameters{
 	"ML-DSA-44": mldsa.MLDSA44(), "ML-DSA-65": mldsa.MLDSA65(), "ML-DSA-87": mldsa.MLDSA87(),
 }
 
-func kmsStockCheck(client *kms.KeyManagementClient, version *kmspb.CryptoKeyVersion) stockCheck {
+func kmsStockCheck(client *kms.KeyManagementClient, keyPath string) stockCheck {
 	return func(ctx context.Context, alg, kid string, token *jwt.Token) error {
-		if want := gcpjwt.KMSKeyID(version.Name); kid != want {
-			return fmt.Errorf("the kid is %q, that of %s is %q", kid, version.Name, want)
+		version, err := versionOf(ctx, client, keyPath, kid)
+		if err != nil {
+			return err
 		}
 		if params, ok := mldsaParameters[alg]; ok {
-			key, err := publicKey(ctx, client, version.Name, kmspb.PublicKey_NIST_PQC)
+			key, err := publicKey(ctx, client, version, kmspb.PublicKey_NIST_PQC)
 			if err != nil {
 				return err
 			}
@@ -56,9 +57,9 @@ func kmsStockCheck(client *kms.KeyManagementClient, version *kmspb.CryptoKeyVers
 		}
 		method, ok := stockMethods[alg]
 		if !ok {
-			return macVerify(ctx, client, version.Name, token)
+			return macVerify(ctx, client, version, token)
 		}
-		key, err := publicKey(ctx, client, version.Name, kmspb.PublicKey_PEM)
+		key, err := publicKey(ctx, client, version, kmspb.PublicKey_PEM)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
@@ -39,12 +40,19 @@ const (
 	pace = 5 * time.Millisecond
 )
 
+// quiet is a Logger for programs that show by themselves what happens.
+var quiet = slog.New(slog.DiscardHandler)
+
 // signTokens signs tokens with the newest version of a CryptoKey until stop is
 // closed.
 func signTokens(ctx context.Context, client *kms.KeyManagementClient, cryptoKey string, stop <-chan struct{}, tokens chan<- string, log *timeline) {
 	defer close(tokens)
-	config := &gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: keyRefresh}
-	ctx = gcpjwt.NewKMSContext(ctx, config)
+	config := &gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: keyRefresh, Logger: quiet}
+	signer, err := gcpjwt.NewKMSSigner(ctx, config)
+	if err != nil {
+		log.signed("", err)
+		return
+	}
 	ticks := time.NewTicker(pace)
 	defer ticks.Stop()
 	for {
@@ -54,10 +62,8 @@ func signTokens(ctx context.Context, client *kms.KeyManagementClient, cryptoKey 
 		case <-ticks.C:
 		}
 		claims := jwt.RegisteredClaims{Subject: "rotation", ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Minute))}
-		token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, claims)
-		text, err := gcpjwt.SignedString(ctx, token)
-		kid, _ := token.Header["kid"].(string)
-		log.signed(kid, err)
+		text, err := signer.Sign(ctx, claims)
+		log.signed(config.KeyID(), err) // nobody else signs with this client
 		if err == nil {
 			tokens <- text
 		}
@@ -67,7 +73,7 @@ func signTokens(ctx context.Context, client *kms.KeyManagementClient, cryptoKey 
 // verifyTokens verifies each token as it arrives and, to see how disabled versions
 // fare, the last token of each version again and again.
 func verifyTokens(ctx context.Context, client *kms.KeyManagementClient, cryptoKey string, tokens <-chan string, log *timeline) error {
-	config := &gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: keyRefresh}
+	config := &gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: keyRefresh, Logger: quiet}
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 	if err != nil {
 		return err

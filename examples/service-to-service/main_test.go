@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		`.* reason=".*token is expired"`:                                          2,
 		`.* reason=".*token has invalid audience"`:                                2,
 		`.* reason=".*token has invalid issuer"`:                                  2,
-		`.* reason=".*keys unavailable: .*fetch the certificates of .*"`:          1,
+		`.* reason=".*keys unavailable: .*read the certificates of .*"`:           1,
 		`.* reason=".*keys unavailable: .*unknown key ID .*list the versions .*"`: 1,
 	} {
 		if got := len(regexp.MustCompile(`(?m)^`+row+`$`).FindAllString(out.String(), -1)); got < want {
