@@ -189,7 +189,7 @@ func TestWidth(t *testing.T) {
 
 // TestCommands runs the commands of the documents that work without Google Cloud.
 func TestCommands(t *testing.T) {
-	command := regexp.MustCompile(`^(go run \./cmd/gcpjwt .*-embedded[^|#]*)`)
+	command := regexp.MustCompile(`^go run \./cmd/gcpjwt .*-embedded[^#]*`)
 	found := 0
 	for _, document := range documents(t) {
 		for _, b := range blocks(t, document, "sh") {
@@ -202,7 +202,7 @@ func TestCommands(t *testing.T) {
 					continue
 				}
 				found++
-				out, err := exec.CommandContext(t.Context(), "bash", "-c", match).Output()
+				out, err := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", match).Output()
 				if err != nil || len(out) == 0 {
 					t.Errorf("%s: %s: %v, and %d bytes of output", document, match, err, len(out))
 				}
