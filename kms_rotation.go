@@ -332,13 +332,20 @@ func (s *versionSource) readKeys(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = errs.Errorf("%s has no version that is ENABLED", s.name)
+	var failure error // the first, as the last may only be that of ctx
 	for _, key := range list.set.Keys() {
-		if _, _, err = key.Resolver.Resolve(ctx); err == nil {
+		_, _, err := key.Resolver.Resolve(ctx)
+		if err == nil {
 			return nil
 		}
+		if failure == nil {
+			failure = err
+		}
 	}
-	return err
+	if failure == nil {
+		failure = errs.Errorf("%s has no version that is ENABLED", s.name)
+	}
+	return failure
 }
 
 // Accepts reports whether a version may be of an algorithm.
