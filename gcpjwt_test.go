@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	kms "cloud.google.com/go/kms/apiv1"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -471,4 +473,253 @@ func TestSigningEndsWithTheContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// everySigner returns a context with a configuration for each method, and how many calls
+// have been made.
+func everySigner(t testing.TB) (methods []jwt.SigningMethod, contextOf func(jwt.SigningMethod) context.Context, calls func() int) {
+	t.Helper()
+	iam, iamConfig := start.IAM(t)
+	kms, client := start.KMS(t)
+	app := aeStart(t)
+	keys := make(map[jwt.SigningMethod]*gcpjwt.KMSConfig)
+	for _, row := range systest.Methods() {
+		id := strings.ToLower(row.Alias)
+		version, err := kms.CreateKey(id, row.Algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[row.Method] = &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
+		methods = append(methods, row.Method)
+	}
+	methods = append(methods, gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT, gcpjwt.SigningMethodAppEngine)
+	return methods, func(method jwt.SigningMethod) context.Context {
+		ctx := gcpjwt.NewIAMContext(app.ctx, iamConfig)
+		return gcpjwt.NewKMSContext(ctx, keys[method])
+	}, func() int { return iam.Calls("") + kms.Calls("") + app.calls() }
+}
+
+// C26: claims that make no JSON object are refused by each method, before any call.
+func TestClaimsThatAreNoObject(t *testing.T) {
+	methods, contextOf, calls := everySigner(t)
+	for _, method := range methods {
+		for name, claims := range map[string]jwt.Claims{
+			"nil":           nil,
+			"a nil map":     jwt.MapClaims(nil),
+			"a nil pointer": (*jwt.RegisteredClaims)(nil),
+			"an array":      arrayClaims{},
+			"a panic":       panickingClaims{},
+		} {
+			ctx := contextOf(method)
+			text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(method, claims))
+			if text != "" || !errors.Is(err, jwt.ErrTokenInvalidClaims) {
+				t.Errorf("%s, %s: SignedString = %q, %v, want ErrTokenInvalidClaims", method.Alg(), name, text, err)
+			}
+			if name == "a panic" { // which is the caller's here
+				continue
+			}
+			if text, err := jwt.NewWithClaims(method, claims).SignedString(ctx); text != "" || !errors.Is(err, jwt.ErrTokenInvalidClaims) {
+				t.Errorf("%s, %s: token.SignedString = %q, %v, want ErrTokenInvalidClaims", method.Alg(), name, text, err)
+			}
+		}
+	}
+	if got := calls(); got != 0 {
+		t.Errorf("%d calls, want none", got)
+	}
+}
+
+type arrayClaims struct{ jwt.MapClaims }
+
+func (arrayClaims) MarshalJSON() ([]byte, error) { return []byte("[1]"), nil }
+
+type panickingClaims struct{ jwt.MapClaims }
+
+func (panickingClaims) MarshalJSON() ([]byte, error) { panic("of the caller's") }
+
+// C25: SignedString reads the token and writes nothing. One token may be signed again, by
+// another signer too, and from several goroutines; each of its signatures names its own key,
+// and a kid of the caller's stays whoever has used the same one before.
+func TestSignedStringIsPure(t *testing.T) {
+	methods, contextOf, _ := everySigner(t)
+	claims := jwt.MapClaims{"sub": "somebody"}
+	header := map[string]any{"typ": "JWT", "alg": "set by nobody"}
+	own := map[string]any{"typ": "JWT", "kid": "somebody's own"}
+	kidOf := make(map[jwt.SigningMethod]string)
+	for _, method := range methods {
+		kidOf[method], _ = iamHeader(t, systest.Sign(t, contextOf(method), method, nil))["kid"].(string)
+	}
+	var running sync.WaitGroup
+	for i := range 50 {
+		running.Go(func() {
+			for n := range 4 {
+				method := methods[(i+n)%len(methods)]
+				// The map is one for all goroutines, which the race detector watches.
+				text, err := gcpjwt.SignedString(contextOf(method), &jwt.Token{Method: method, Header: header, Claims: claims})
+				if err != nil {
+					t.Errorf("%s: %v", method.Alg(), err)
+					continue
+				}
+				if got := iamHeader(t, text)["kid"]; got != kidOf[method] {
+					t.Errorf("%s: kid %v, want %s", method.Alg(), got, kidOf[method])
+				}
+				text, err = gcpjwt.SignedString(contextOf(method), &jwt.Token{Method: method, Header: own, Claims: claims})
+				if err != nil {
+					t.Errorf("%s: %v", method.Alg(), err)
+					continue
+				}
+				want := "somebody's own"
+				if method == gcpjwt.SigningMethodIAMJWT {
+					want = kidOf[method] // the header is Google's
+				}
+				if got := iamHeader(t, text)["kid"]; got != want {
+					t.Errorf("%s: kid %v, want %s", method.Alg(), got, want)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if diff := cmp.Diff(map[string]any{"typ": "JWT", "alg": "set by nobody"}, header); diff != "" {
+		t.Errorf("the caller's header (-want +got):\n%s", diff)
+	}
+
+	// One token through all methods in turn, as it is.
+	token := jwt.NewWithClaims(methods[0], claims)
+	before := *token
+	for range 2 {
+		for _, method := range methods {
+			token.Method = method
+			if got := iamHeader(t, systest.SignToken(t, contextOf(method), token))["kid"]; got != kidOf[method] {
+				t.Errorf("%s: kid %v, want %s", method.Alg(), got, kidOf[method])
+			}
+		}
+	}
+	token.Method = before.Method
+	if diff := cmp.Diff(before, *token, cmp.Comparer(func(a, b jwt.SigningMethod) bool { return a == b })); diff != "" {
+		t.Errorf("the caller's token (-want +got):\n%s", diff)
+	}
+}
+
+// C27: zero values, nil pointers and nil contexts are errors, never panics.
+func TestZeroValues(t *testing.T) {
+	var (
+		noContext context.Context
+		noKMS     *gcpjwt.KMSConfig
+		noIAM     *gcpjwt.IAMConfig
+		noSigner  *gcpjwt.Signer
+	)
+	text := systest.SignToken(t, gcpjwt.NewIAMContext(t.Context(), iamAlways(t)), jwt.New(gcpjwt.SigningMethodIAMBlob))
+	parse := func(keyfunc jwt.Keyfunc) error { _, err := jwt.Parse(text, keyfunc); return err }
+
+	errorsOf := map[string]func() error{
+		"KMSVerifyKeyfunc(nil, config)":    func() error { _, err := gcpjwt.KMSVerifyKeyfunc(noContext, new(gcpjwt.KMSConfig)); return err },
+		"KMSVerifyKeyfunc(ctx, nil)":       func() error { _, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), nil); return err },
+		"KMSVerifyKeyfunc(ctx, zero)":      func() error { _, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), new(gcpjwt.KMSConfig)); return err },
+		"IAMVerifyKeyfunc(nil, config)":    func() error { return parse(gcpjwt.IAMVerifyKeyfunc(noContext, new(gcpjwt.IAMConfig))) },
+		"IAMVerifyKeyfunc(ctx, nil)":       func() error { return parse(gcpjwt.IAMVerifyKeyfunc(t.Context(), nil)) },
+		"IAMVerifyKeyfunc(ctx, zero)":      func() error { return parse(gcpjwt.IAMVerifyKeyfunc(t.Context(), new(gcpjwt.IAMConfig))) },
+		"AppEngineVerifyKeyfunc(nil)":      func() error { return parse(gcpjwt.AppEngineVerifyKeyfunc(noContext, true, 0)) },
+		"AppEngineVerifyKeyfunc(ctx, < 0)": func() error { return parse(gcpjwt.AppEngineVerifyKeyfunc(t.Context(), true, -1)) },
+		"(*IAMConfig)(nil).VerifyKeyfunc":  func() error { _, err := noIAM.VerifyKeyfunc(t.Context()); return err },
+		"IAMConfig.VerifyKeyfunc(nil)":     func() error { _, err := new(gcpjwt.IAMConfig).VerifyKeyfunc(noContext); return err },
+		"(*KMSConfig)(nil).PublicKeys":     func() error { _, err := noKMS.PublicKeys(t.Context()); return err },
+		"KMSConfig.PublicKeys(nil)":        func() error { _, err := new(gcpjwt.KMSConfig).PublicKeys(noContext); return err },
+		"KMSConfig zero .PublicKeys":       func() error { _, err := new(gcpjwt.KMSConfig).PublicKeys(t.Context()); return err },
+		"(*IAMConfig)(nil).PublicKeys":     func() error { _, err := noIAM.PublicKeys(t.Context()); return err },
+		"IAMConfig.PublicKeys(nil)":        func() error { _, err := new(gcpjwt.IAMConfig).PublicKeys(noContext); return err },
+		"IAMConfig zero .PublicKeys":       func() error { _, err := new(gcpjwt.IAMConfig).PublicKeys(t.Context()); return err },
+		"NewKMSSigner(nil, config)":        func() error { _, err := gcpjwt.NewKMSSigner(noContext, new(gcpjwt.KMSConfig)); return err },
+		"NewKMSSigner(ctx, nil)":           func() error { _, err := gcpjwt.NewKMSSigner(t.Context(), nil); return err },
+		"NewKMSSigner(ctx, zero)":          func() error { _, err := gcpjwt.NewKMSSigner(t.Context(), new(gcpjwt.KMSConfig)); return err },
+		"NewIAMSigner(nil, config)":        func() error { _, err := gcpjwt.NewIAMSigner(noContext, new(gcpjwt.IAMConfig)); return err },
+		"NewIAMSigner(ctx, nil)":           func() error { _, err := gcpjwt.NewIAMSigner(t.Context(), nil); return err },
+		"NewIAMSigner(ctx, zero)":          func() error { _, err := gcpjwt.NewIAMSigner(t.Context(), new(gcpjwt.IAMConfig)); return err },
+		"(*Signer)(nil).Sign":              func() error { _, err := noSigner.Sign(t.Context(), jwt.MapClaims{}); return err },
+		"(*Signer)(nil).Keyfunc":           func() error { return parse(noSigner.Keyfunc) },
+		"(*Signer)(nil).PublicKeys":        func() error { _, err := noSigner.PublicKeys(t.Context()); return err },
+		"Signer zero .Sign":                func() error { _, err := new(gcpjwt.Signer).Sign(t.Context(), jwt.MapClaims{}); return err },
+		"Signer zero .Keyfunc":             func() error { return parse(new(gcpjwt.Signer).Keyfunc) },
+		"Signer zero .PublicKeys":          func() error { _, err := new(gcpjwt.Signer).PublicKeys(t.Context()); return err },
+		"NewAppEngineSigner().Sign(nil)":   func() error { _, err := gcpjwt.NewAppEngineSigner().Sign(noContext, jwt.MapClaims{}); return err },
+		"NewAppEngineSigner().PublicKeys":  func() error { _, err := gcpjwt.NewAppEngineSigner().PublicKeys(noContext); return err },
+		"SignedString(nil)": func() error {
+			_, err := gcpjwt.SignedString(noContext, jwt.New(gcpjwt.SigningMethodKMSES256))
+			return err
+		},
+		"SignedString of no token":     func() error { _, err := gcpjwt.SignedString(t.Context(), nil); return err },
+		"SignedString of a zero token": func() error { _, err := gcpjwt.SignedString(t.Context(), new(jwt.Token)); return err },
+		"NewKMSContext(nil, nil)": func() error {
+			_, err := gcpjwt.SigningMethodKMSES256.Sign("a.b", gcpjwt.NewKMSContext(noContext, nil))
+			return err
+		},
+		"NewIAMContext(nil, nil)": func() error {
+			_, err := gcpjwt.SigningMethodIAMBlob.Sign("a.b", gcpjwt.NewIAMContext(noContext, nil))
+			return err
+		},
+		"a Keyfunc of no token":     func() error { _, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), iamAlways(t))(nil); return err },
+		"a Keyfunc of a zero token": func() error { _, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), iamAlways(t))(new(jwt.Token)); return err },
+		"a zero client":             func() error { return signZeroClient(t, "/cryptoKeyVersions/1") },
+		"a zero client, CryptoKey":  func() error { return signZeroClient(t, "") },
+	}
+	for _, method := range []jwt.SigningMethod{
+		new(gcpjwt.SigningMethodKMS), new(gcpjwt.SigningMethodIAM), new(gcpjwt.SigningMethodAppEngineImpl),
+	} {
+		if got := method.Alg(); got != "" {
+			t.Errorf("%T: Alg of the zero value = %q, want none", method, got)
+		}
+		method.(iamOverridable).Override() // changes nothing
+		name := fmt.Sprintf("%T zero ", method)
+		errorsOf[name+".Sign"] = func() error { _, err := method.Sign("a.b", t.Context()); return err }
+		errorsOf[name+".Verify"] = func() error { return method.Verify("a.b", []byte("c"), certKey().Public()) }
+		errorsOf[name+"in SignedString"] = func() error { _, err := gcpjwt.SignedString(t.Context(), jwt.New(method)); return err }
+		errorsOf[name+"in token.SignedString"] = func() error { _, err := jwt.New(method).SignedString(t.Context()); return err }
+	}
+	for name, try := range errorsOf {
+		t.Run(name, func(t *testing.T) {
+			err := try()
+			if err == nil || !strings.Contains(err.Error(), "gcpjwt: ") || strings.Contains(err.Error(), "runtime error") && !strings.Contains(name, "zero client") {
+				t.Errorf("got %v, want an error of this package", err)
+			}
+		})
+	}
+	for name, got := range map[string]string{
+		"(*KMSConfig)(nil).KeyID": noKMS.KeyID(), "KMSConfig zero .KeyID": new(gcpjwt.KMSConfig).KeyID(),
+		"(*IAMConfig)(nil).KeyID": noIAM.KeyID(), "IAMConfig zero .KeyID": new(gcpjwt.IAMConfig).KeyID(),
+		"(*IAMConfig)(nil).Issuer": noIAM.Issuer(), "IAMConfig zero .Issuer": new(gcpjwt.IAMConfig).Issuer(),
+		"App Engine's KeyID": new(gcpjwt.SigningMethodAppEngineImpl).KeyID(), "App Engine's nil KeyID": (*gcpjwt.SigningMethodAppEngineImpl)(nil).KeyID(),
+	} {
+		if got != "" {
+			t.Errorf("%s = %q, want none", name, got)
+		}
+	}
+	if got := noSigner.Method(); got != nil {
+		t.Errorf("(*Signer)(nil).Method = %v, want none", got)
+	}
+	if got := new(gcpjwt.Signer).Method(); got != nil {
+		t.Errorf("Method of a zero Signer = %v, want none", got)
+	}
+	if got := new(gcpjwt.SigningMethodKMS).Hash(); got != 0 {
+		t.Errorf("Hash of a zero SigningMethodKMS = %v, want none", got)
+	}
+	if _, ok := gcpjwt.KMSFromContext(noContext); ok {
+		t.Error("KMSFromContext(nil) found something")
+	}
+	if _, ok := gcpjwt.IAMFromContext(noContext); ok {
+		t.Error("IAMFromContext(nil) found something")
+	}
+}
+
+// iamAlways returns a configuration that works.
+func iamAlways(t testing.TB) *gcpjwt.IAMConfig {
+	_, config := start.IAM(t)
+	return config
+}
+
+// signZeroClient signs with a client that nobody made.
+func signZeroClient(t testing.TB, version string) error {
+	config := &gcpjwt.KMSConfig{
+		KeyPath:   "projects/p/locations/l/keyRings/r/cryptoKeys/k" + version,
+		KMSClient: new(kms.KeyManagementClient),
+	}
+	_, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), config), jwt.New(gcpjwt.SigningMethodKMSES256))
+	return err
 }

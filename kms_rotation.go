@@ -227,16 +227,16 @@ func (s *versionSource) read(ctx context.Context, filter string) (*versionList, 
 	var list *versionList
 	err := op.do(ctx, retry.Read, func(ctx context.Context) (err error) {
 		list, err = abandon(ctx, s.key.lists, func(ctx context.Context) (*versionList, error) {
-			return s.list(ctx, &op, filter)
+			return s.readPages(ctx, &op, filter)
 		})
 		return err
 	})
 	return list, err
 }
 
-// list returns the versions that are ENABLED, newest first. Cloud KMS orders them by name as
-// strings: 10 before 2.
-func (s *versionSource) list(ctx context.Context, op *calling, filter string) (*versionList, error) {
+// readPages returns the versions that are ENABLED, newest first. Cloud KMS orders them by name
+// as strings: 10 before 2.
+func (s *versionSource) readPages(ctx context.Context, op *calling, filter string) (*versionList, error) {
 	list := new(versionList)
 	known := s.known()
 	versions := s.client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: s.name, Filter: filter}, once)
@@ -316,23 +316,36 @@ func (s *versionSource) fetchPublicKeys(ctx context.Context, list *versionList) 
 	}
 }
 
-// readKeys reads the list and the public keys. It fails if none can be used.
-func (s *versionSource) readKeys(ctx context.Context) error {
+// list returns the list along with the public keys. It fails if no method is for any version.
+func (s *versionSource) list(ctx context.Context) (*versionList, error) {
 	s.key.verifies.Store(true)
 	list, err := s.key.versions.Get(ctx, s)
+	if err == nil && len(list.versions) == 0 && len(list.others) > 0 {
+		return nil, errNoMethodFor(s.name, list.others...)
+	}
+	return list, err
+}
+
+// readKeys reads the list and the public keys. It fails if none can be used.
+func (s *versionSource) readKeys(ctx context.Context) error {
+	list, err := s.list(ctx)
 	if err != nil {
 		return err
 	}
-	if len(list.versions) == 0 && len(list.others) > 0 {
-		return errNoMethodFor(s.name, list.others...)
-	}
-	err = errs.Errorf("%s has no version that is ENABLED", s.name)
+	var failure error // the first, as the last may only be that of ctx
 	for _, key := range list.set.Keys() {
-		if _, _, err = key.Resolver.Resolve(ctx); err == nil {
+		_, _, err := key.Resolver.Resolve(ctx)
+		if err == nil {
 			return nil
 		}
+		if failure == nil {
+			failure = err
+		}
 	}
-	return err
+	if failure == nil {
+		failure = errs.Errorf("%s has no version that is ENABLED", s.name)
+	}
+	return failure
 }
 
 // Accepts reports whether a version may be of an algorithm.

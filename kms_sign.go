@@ -75,7 +75,10 @@ func (v *kmsVersion) sign(ctx context.Context, client *kms.KeyManagementClient, 
 	} else {
 		sig, err = m.asymmetricSign(ctx, client, v, input, signed)
 	}
-	if err != nil {
+	switch {
+	case traits == nil && rpcCode(err) == codes.InvalidArgument:
+		return "", nil, errs.Errorf("%w; if the key is of protection level EXTERNAL or of an _EXTERNAL_MU algorithm, grant the caller %s to find out", err, viewPublicKey)
+	case err != nil:
 		return "", nil, err
 	}
 	for _, row := range m.rows {

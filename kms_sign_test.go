@@ -18,7 +18,10 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
@@ -32,6 +35,7 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/plain"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
@@ -318,35 +322,289 @@ func TestKMSPSSSaltLength(t *testing.T) {
 	}
 }
 
-// R02: an exhausted quota is the caller's to see and to wait for.
+// kmsUses are the RPCs that signing and verifying make, and what makes each.
+var kmsUses = []kmsUse{
+	{"GetPublicKey", systest.P256, false},
+	{"GetPublicKey", systest.P256, true},
+	{"ListCryptoKeyVersions", systest.P256, true},
+	{"AsymmetricSign", systest.P256, false},
+	{"AsymmetricSign", systest.Ed25519, true},
+	{"MacSign", systest.HMAC256, false},
+	{"MacVerify", systest.HMAC256, false},
+	{"MacVerify", systest.HMAC256, true},
+}
+
+type kmsUse struct {
+	rpc       string
+	algorithm systest.Algorithm
+	rotating  bool // KeyPath is a CryptoKey's
+}
+
+func (use kmsUse) config(t *testing.T, server *testutil.KMS, connect kmsConnect) *gcpjwt.KMSConfig {
+	config := &gcpjwt.KMSConfig{KeyPath: systest.Create(t, server, use.algorithm), KMSClient: connect(t, server)}
+	if use.rotating {
+		config.KeyPath = systest.CryptoKeyOf(config.KeyPath)
+	}
+	return config
+}
+
+// kmsSignAndVerify makes all calls that a key takes, once each.
+func kmsSignAndVerify(ctx context.Context, config *gcpjwt.KMSConfig, row systest.Row) error {
+	text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(row.Method))
+	if err != nil {
+		return err
+	}
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
+	if err != nil {
+		return err
+	}
+	_, err = jwt.Parse(text, keyfunc)
+	return err
+}
+
+// C11: one policy for all calls. One error of a server that is down or busy is nobody's to
+// see; one that no waiting mends is seen at once.
+func TestKMSRetries(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for code, retried := range map[codes.Code]bool{
+			codes.Unavailable: true, codes.DeadlineExceeded: true, codes.ResourceExhausted: true,
+			codes.Aborted: false, codes.NotFound: false, codes.Unauthenticated: false,
+		} {
+			for _, use := range kmsUses {
+				t.Run(fmt.Sprintf("C11/%s/%s/rotating=%t", code, use.rpc, use.rotating), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						server, _ := start.KMS(t, testutil.InMemory())
+						config := use.config(t, server, connect)
+						kmsFailNext(server, use.rpc, 1, status.Error(code, "once"))
+						start := time.Now()
+						err := kmsSignAndVerify(t.Context(), config, systest.RowOf(use.algorithm))
+						took := time.Since(start)
+						if retried && (err != nil || took < 50*time.Millisecond || took > 100*time.Millisecond) {
+							t.Errorf("%v after %v, want the error made good for after 50 to 100 ms", err, took)
+						}
+						if !retried && (status.Code(err) != code || took != 0) {
+							t.Errorf("%v after %v, want %v at once", err, took, code)
+						}
+					})
+				})
+			}
+		}
+	})
+}
+
+// R02, C11: an exhausted quota is waited for, for as long as the caller likes, or 10 seconds
+// and three attempts for what is read, and is then the caller's to see.
 func TestKMSResourceExhausted(t *testing.T) {
 	t.Parallel()
-	for _, rpc := range []string{"AsymmetricSign", "GetPublicKey"} {
-		t.Run("R02/"+rpc, func(t *testing.T) {
-			t.Parallel()
-			server, client := start.KMS(t)
-			version := systest.Create(t, server, systest.P256)
-			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
-				if method == rpc {
-					return nil, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'.")
-				}
-				return next(ctx, req)
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for _, use := range kmsUses {
+			t.Run(fmt.Sprintf("R02/%s/rotating=%t", use.rpc, use.rotating), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					server, _ := start.KMS(t, testutil.InMemory())
+					config := use.config(t, server, connect)
+					signs := strings.HasSuffix(use.rpc, "Sign")
+					kmsFailNext(server, use.rpc, 1000, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'."))
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					start := time.Now()
+					err := kmsSignAndVerify(ctx, config, systest.RowOf(use.algorithm))
+					took := time.Since(start)
+					if status.Code(err) != codes.ResourceExhausted || errors.Is(err, context.DeadlineExceeded) != signs {
+						t.Errorf("got %v, want RESOURCE_EXHAUSTED, and the end of the context too for a signature", err)
+					}
+					if _, ok := errors.AsType[*apierror.APIError](err); !ok {
+						t.Errorf("got %v, want an *apierror.APIError within", err)
+					}
+					if err != nil && (!strings.HasPrefix(err.Error(), "gcpjwt: ") || !strings.Contains(err.Error(), "Quota exceeded")) && signs {
+						t.Errorf("the error is %q", err)
+					}
+					if signs && took != 20*time.Second || !signs && took > time.Second {
+						t.Errorf("that took %v", took)
+					}
+					if got := server.Calls(use.rpc); signs && (got < 5 || got > 10) || !signs && got != 3 {
+						t.Errorf("%s was called %d times", use.rpc, got)
+					}
+				})
 			})
-			text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(gcpjwt.SigningMethodKMSES256))
-			if text != "" || status.Code(err) != codes.ResourceExhausted {
-				t.Errorf("SignedString = %q, %v, want RESOURCE_EXHAUSTED", text, err)
-			}
-			if _, ok := errors.AsType[*apierror.APIError](err); !ok {
-				t.Errorf("SignedString: %v, want an *apierror.APIError within", err)
-			}
-			if err != nil && (!strings.HasPrefix(err.Error(), "gcpjwt: ") || !strings.Contains(err.Error(), "Quota exceeded")) {
-				t.Errorf("the error is %q", err)
-			}
-			if got := server.Calls(rpc); got != 1 {
-				t.Errorf("%s was called %d times, want 1", rpc, got)
-			}
-		})
+		}
+	})
+}
+
+// C05: r and s of an answer are in [1, n-1], or it isn't one. The nearest to it are n itself
+// and all bits set.
+func TestKMSSignatureOutOfRange(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []systest.Algorithm{systest.P256, systest.P384, kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256} {
+		row := systest.RowOf(algorithm)
+		n := map[string]*big.Int{
+			"ES256": elliptic.P256().Params().N, "ES384": elliptic.P384().Params().N, "ES256K": plain.OrderOfSecp256k1(),
+		}[row.Alg]
+		ones := bytes.Repeat([]byte{0xff}, row.Size/2)
+		plus := func(i int64) []byte { return new(big.Int).Add(n, big.NewInt(i)).Bytes() }
+		for name, tt := range map[string]struct {
+			r, s []byte
+			good bool
+		}{
+			"largest": {plus(-1), plus(-1), true}, "smallest": {[]byte{1}, []byte{1}, true},
+			"r is n": {plus(0), []byte{1}, false}, "s is n": {[]byte{1}, plus(0), false},
+			"r is n+1": {plus(1), []byte{1}, false}, "s is n+1": {[]byte{1}, plus(1), false},
+			"r is all ones": {ones, []byte{1}, false}, "s is all ones": {[]byte{1}, ones, false},
+			"r is 0": {[]byte{0}, []byte{1}, false}, "s is 0": {[]byte{1}, []byte{0}, false},
+		} {
+			t.Run("C05/"+row.Alg+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				server, client := start.KMS(t)
+				version := systest.Create(t, server, algorithm)
+				server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+					resp, err := next(ctx, req)
+					if resp, ok := resp.(*kmspb.AsymmetricSignResponse); ok {
+						resp.Signature = systest.DER(tt.r, tt.s)
+						resp.SignatureCrc32C = testutil.Checksum(resp.Signature)
+					}
+					return resp, err
+				})
+				_, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(row.Method))
+				if tt.good != (err == nil) || !tt.good && !errors.Is(err, gcpjwt.ErrIntegrity) {
+					t.Errorf("SignedString: %v, want ErrIntegrity unless the signature is good: %t", err, tt.good)
+				}
+				if got := server.Calls("AsymmetricSign"); !tt.good && got != 3 {
+					t.Errorf("AsymmetricSign was called %d times, want 3", got)
+				}
+			})
+		}
 	}
+}
+
+// C13: keys outside of Google take data instead of a digest, which the public key or the list
+// tells. Keys in an HSM are as those in software.
+func TestKMSProtectionLevels(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for level, external := range map[kmspb.ProtectionLevel]bool{
+			kmspb.ProtectionLevel_SOFTWARE: false, kmspb.ProtectionLevel_HSM: false, kmspb.ProtectionLevel_HSM_SINGLE_TENANT: false,
+			kmspb.ProtectionLevel_EXTERNAL: true, kmspb.ProtectionLevel_EXTERNAL_VPC: true,
+		} {
+			for _, algorithm := range []systest.Algorithm{systest.P256, systest.P384, systest.PKCS2048, systest.PSS2048, systest.Ed25519} {
+				row := systest.RowOf(algorithm)
+				t.Run(fmt.Sprintf("C13/%s/%s", level, row.Alg), func(t *testing.T) {
+					t.Parallel()
+					server, _ := start.KMS(t)
+					version, err := server.CreateKey("signer", algorithm, level)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var data atomic.Int32
+					server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+						if req, ok := req.(*kmspb.AsymmetricSignRequest); ok && req.Digest == nil {
+							data.Add(1)
+						}
+						return next(ctx, req)
+					})
+					for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+						client := connect(t, server)
+						config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client}
+						if err := kmsSignAndVerify(t.Context(), config, row); err != nil {
+							t.Fatalf("%s: %v", path, err)
+						}
+						signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
+						if err != nil {
+							t.Fatal(err)
+						}
+						server.ResetCalls()
+						data.Store(0)
+						const tokens = 10
+						for range tokens / 2 {
+							text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), config), row.Method, nil)
+							other, err := signer.Sign(t.Context(), jwt.MapClaims{})
+							if err != nil {
+								t.Fatal(err)
+							}
+							for _, text := range []string{text, other} {
+								if err := systest.Check(row, server, version, text); err != nil {
+									t.Error(err)
+								}
+							}
+						}
+						if got := server.Calls(""); got != tokens {
+							t.Errorf("%s: %d calls for %d tokens, want no other", path, got, tokens)
+						}
+						server.ResetCalls()
+						if got := data.Load(); external != (got > 0) && row.Digest != 0 {
+							t.Errorf("%s: %d requests held data", path, got)
+						}
+						if external && path == version && row.Digest != 0 {
+							server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
+							_, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), connect(t, server), path), jwt.New(row.Method))
+							if err == nil || !strings.Contains(err.Error(), "roles/cloudkms.publicKeyViewer") {
+								t.Errorf("SignedString without the public key: %v, want an error that names the role", err)
+							}
+							server.Allow("cloudkms.cryptoKeyVersions.viewPublicKey")
+							server.ResetCalls()
+						}
+
+						// Data has a limit, which the library states before Cloud KMS does.
+						_, err = row.Method.Sign(strings.Repeat("a", 64<<10+1), gcpjwt.NewKMSContext(t.Context(), config))
+						if limited := external || row.Digest == 0; limited != (err != nil) || server.Calls("") != map[bool]int{false: 1}[limited] {
+							t.Errorf("%s: Sign of more than 64 KiB: %v", path, err)
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// A token of a key that takes ML-DSA's mu is what a plain key would make of it, may be longer
+// than Cloud KMS takes of data, and costs one call. The public key has to be readable.
+func TestKMSExternalMu(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for _, row := range systest.Rows {
+			if row.Digest != mldsacrypto.MLDSAMu {
+				continue
+			}
+			t.Run(row.Alg, func(t *testing.T) {
+				t.Parallel()
+				server, _ := start.KMS(t)
+				version := systest.Create(t, server, row.Algorithm)
+				for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+					config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: connect(t, server)}
+					signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := signer.Sign(t.Context(), jwt.MapClaims{}); err != nil {
+						t.Fatal(err)
+					}
+					server.ResetCalls()
+					text, err := signer.Sign(t.Context(), jwt.MapClaims{"sub": strings.Repeat("a", 200<<10)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := systest.Check(row, server, version, text); err != nil {
+						t.Error(err)
+					}
+					if _, err := jwt.Parse(text, signer.Keyfunc); err != nil {
+						t.Errorf("jwt.Parse: %v", err)
+					}
+					if got := server.Calls(""); got != 1 {
+						t.Errorf("%d calls for a token, want 1", got)
+					}
+
+					server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
+					other := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: connect(t, server)}
+					_, err = gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), other), jwt.New(row.Method))
+					if err == nil || !strings.Contains(err.Error(), "roles/cloudkms.publicKeyViewer") {
+						t.Errorf("SignedString without the public key: %v, want an error that names the role", err)
+					}
+					server.Allow("cloudkms.cryptoKeyVersions.viewPublicKey")
+				}
+			})
+		}
+	})
 }
 
 // What Cloud KMS hashes by itself it takes 64 KiB of. More is refused before

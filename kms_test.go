@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +18,58 @@ import (
 	"filippo.io/mldsa"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/option"
+	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
+	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
+
+// kmsConnect returns a new client of a server.
+type kmsConnect = func(t testing.TB, server *testutil.KMS) *kms.KeyManagementClient
+
+// kmsTransports are the two ways to reach a server. What is known of keys goes by the client,
+// so that a further client is as good as another process.
+var kmsTransports = []struct {
+	name    string
+	connect kmsConnect
+}{
+	{"gRPC", systest.Client},
+	{"REST", func(t testing.TB, server *testutil.KMS) *kms.KeyManagementClient {
+		t.Helper()
+		httpClient := server.HTTPClient()
+		client, err := server.RESTClient(context.Background(), option.WithHTTPClient(httpClient))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			client.Close()
+			httpClient.CloseIdleConnections()
+		})
+		return client
+	}},
+}
+
+// onBoth runs a test over each transport.
+func onBoth(t *testing.T, f func(t *testing.T, connect kmsConnect)) {
+	for _, transport := range kmsTransports {
+		t.Run(transport.name, func(t *testing.T) { f(t, transport.connect) })
+	}
+}
+
+// kmsFailNext makes the next n calls of an RPC fail.
+func kmsFailNext(server *testutil.KMS, rpc string, n int, err error) {
+	var left atomic.Int32
+	left.Store(int32(n))
+	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if method == rpc && left.Add(-1) >= 0 {
+			return nil, err
+		}
+		return next(ctx, req)
+	})
+}
 
 // kmsOverride overrides a method until the test ends. It changes what jwt knows
 // in the whole process, so such a test must not be parallel.
@@ -38,13 +86,18 @@ func kmsOverride(t *testing.T, m *gcpjwt.SigningMethodKMS) {
 	})
 }
 
-// Every Cloud KMS algorithm: signed by either call, with and without Override,
-// and verified by three kinds of verifier. It isn't parallel because of
+// Every Cloud KMS algorithm: signed by either call, with and without Override, over both
+// transports, and verified by three kinds of verifier. It isn't parallel because of
 // Override.
 func TestKMSAlgorithms(t *testing.T) {
+	onBoth(t, testKMSAlgorithms)
+}
+
+func testKMSAlgorithms(t *testing.T, connect kmsConnect) {
 	for _, row := range systest.Rows {
 		t.Run(row.String(), func(t *testing.T) {
-			server, client := start.KMS(t)
+			server, _ := start.KMS(t)
+			client := connect(t, server)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
 			pinned := systest.KMSKeyfunc(t, t.Context(), client, version)
@@ -306,20 +359,23 @@ var kmsMLDSA = []struct {
 	{mldsa.MLDSA87(), systest.RowOf(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87)},
 }
 
-// jwt has no ML-DSA methods, so these answer to their RFC 9964 names from the
-// start: a method found under it signs and verifies like the variable.
-func TestMLDSARegisteredName(t *testing.T) {
-	for _, tt := range kmsMLDSA {
-		t.Run(tt.row.Alg, func(t *testing.T) {
-			named := jwt.GetSigningMethod(tt.row.Alg)
-			if named == nil || named.Alg() != tt.row.Alg {
-				t.Fatalf("jwt.GetSigningMethod(%q) = %v, want a method of that name", tt.row.Alg, named)
+// jwt has no methods of these names, so ours answer to them from the start: a method
+// found under one signs and verifies like the variable.
+func TestKMSRegisteredNames(t *testing.T) {
+	for _, row := range systest.Methods() {
+		if !slices.Contains([]string{"ES256K", "Ed25519", "ML-DSA-44", "ML-DSA-65", "ML-DSA-87"}, row.Alg) {
+			continue
+		}
+		t.Run(row.Alg, func(t *testing.T) {
+			named := jwt.GetSigningMethod(row.Alg)
+			if named == nil || named.Alg() != row.Alg {
+				t.Fatalf("jwt.GetSigningMethod(%q) = %v, want a method of that name", row.Alg, named)
 			}
-			if got := tt.row.Method.Alg(); got != tt.row.Alias {
-				t.Errorf("the variable's Alg = %q before Override, want %q", got, tt.row.Alias)
+			if got := row.Method.Alg(); got != row.Alias {
+				t.Errorf("the variable's Alg = %q before Override, want %q", got, row.Alias)
 			}
 			server, client := start.KMS(t)
-			version := systest.Create(t, server, tt.row.Algorithm)
+			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
 			keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
 			classic, err := jwt.New(named).SignedString(ctx)
@@ -327,10 +383,10 @@ func TestMLDSARegisteredName(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, text := range []string{systest.Sign(t, ctx, named, nil), classic} {
-				if got := systest.Header(t, text)["alg"]; got != tt.row.Alg {
-					t.Errorf("alg = %v, want %s", got, tt.row.Alg)
+				if got := systest.Header(t, text)["alg"]; got != row.Alg {
+					t.Errorf("alg = %v, want %s", got, row.Alg)
 				}
-				if _, err := jwt.Parse(text, keyfunc, jwt.WithValidMethods([]string{tt.row.Alg})); err != nil {
+				if _, err := jwt.Parse(text, keyfunc, jwt.WithValidMethods([]string{row.Alg})); err != nil {
 					t.Errorf("jwt.Parse with the Keyfunc: %v", err)
 				}
 				if _, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return server.PublicKey(version), nil }); err != nil {
@@ -341,12 +397,48 @@ func TestMLDSARegisteredName(t *testing.T) {
 				}
 			}
 			named.(*gcpjwt.SigningMethodKMS).Override()
-			if got := jwt.GetSigningMethod(tt.row.Alg); got != jwt.SigningMethod(tt.row.Method) {
+			if got := jwt.GetSigningMethod(row.Alg); got != jwt.SigningMethod(row.Method) {
 				t.Errorf("overriding the named method registered %v, want the variable", got)
 			}
-			gcpjwt.KMSUndoOverride(tt.row.Method)
+			gcpjwt.KMSUndoOverride(row.Method)
 		})
 	}
+}
+
+// One key of Ed25519 signs and verifies under both of its names, RFC 8037's and RFC 9864's.
+func TestKMSEd25519Names(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		server, _ := start.KMS(t)
+		client := connect(t, server)
+		version := systest.Create(t, server, systest.Ed25519)
+		for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+			ctx := systest.KMSContext(t.Context(), client, path)
+			keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
+			for _, method := range []*gcpjwt.SigningMethodKMS{gcpjwt.SigningMethodKMSEdDSA, gcpjwt.SigningMethodKMSEd25519} {
+				alg := map[bool]string{true: "EdDSA", false: "Ed25519"}[method == gcpjwt.SigningMethodKMSEdDSA]
+				text := systest.Sign(t, ctx, method, nil)
+				if got := systest.Header(t, text)["alg"]; got != alg {
+					t.Errorf("alg = %v, want %s", got, alg)
+				}
+				for _, text := range []string{text, systest.SignBare(t, ctx, method, alg), systest.SignBare(t, ctx, method, method.Alg())} {
+					if _, err := jwt.Parse(text, keyfunc); err != nil {
+						t.Errorf("%s: jwt.Parse: %v", systest.Header(t, text)["alg"], err)
+					}
+				}
+				for _, other := range []string{"EdDSA", "Ed25519"} {
+					if other != alg {
+						if _, err := jwt.Parse(systest.Relabel(t, text, "alg", other), keyfunc); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+							t.Errorf("%s relabelled %s: %v, want ErrTokenSignatureInvalid", alg, other, err)
+						}
+					}
+				}
+			}
+		}
+		if got := server.Calls("GetPublicKey"); got != 1 {
+			t.Errorf("GetPublicKey was called %d times, want once for both names and paths", got)
+		}
+	})
 }
 
 // Verify takes an *mldsa.PublicKey of the method's own parameters.

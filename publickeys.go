@@ -10,8 +10,8 @@ import (
 
 // PublicKeys returns the keys that tokens by the configuration's key may be verified with now:
 // the version that KeyPath names, or every ENABLED version of a CryptoKey, newest first, from the
-// moment it is listed. MAC keys have no public key, so that it returns none for them. A
-// *KMSConfig is a [jwks.Source].
+// moment it is listed. It returns none for a CryptoKey without an ENABLED version, and none for
+// MAC keys, which have no public key. A *KMSConfig is a [jwks.Source].
 //
 // The keys are those that [KMSVerifyKeyfunc] keeps: once they are known, a call costs nothing.
 // A key that cannot be read is an error, since a set without it would make good tokens fail. It
@@ -30,11 +30,13 @@ func (c *KMSConfig) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 	if err != nil {
 		return nil, keyset.Unavailable(err)
 	}
+	var source keyset.Source = key.source
 	if key.rotating != nil {
-		key.rotating.verifies.Store(true)
-		return publishedKeys(ctx, key.source)
+		// That no version is ENABLED is for verifiers to know, not an error.
+		_, err = key.source.list(ctx)
+	} else {
+		source, err = key.verifyKeys(ctx)
 	}
-	source, err := key.verifyKeys(ctx)
 	if err != nil {
 		return nil, keyset.Unavailable(err)
 	}

@@ -161,8 +161,11 @@ func (s *Signer) Keyfunc(token *jwt.Token) (any, error) {
 // PublicKeys returns the keys that tokens may be verified with now, as the method of the
 // Signer's configuration does. A Signer is a [jwks.Source].
 func (s *Signer) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
-	if s == nil || s.signs == nil {
+	switch {
+	case s == nil || s.signs == nil:
 		return nil, errNoSigner
+	case ctx == nil:
+		return nil, errNilContext("PublicKeys")
 	}
 	return s.keys(ctx)
 }

@@ -122,7 +122,9 @@ func candidates(ctx context.Context, set *Set, token *jwt.Token, a *algorithm.Al
 		}
 		value, err := one(ctx, key, token)
 		if err != nil {
-			failure = err
+			if failure == nil {
+				failure = err // the first, as the last may only be that of ctx
+			}
 			continue
 		}
 		if joiner, ok := value.(Joiner); ok {

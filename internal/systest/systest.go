@@ -47,7 +47,13 @@ func Sign(t testing.TB, ctx context.Context, method jwt.SigningMethod, claims jw
 	if claims == nil {
 		claims = jwt.MapClaims{"sub": "somebody"}
 	}
-	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(method, claims))
+	return SignToken(t, ctx, jwt.NewWithClaims(method, claims))
+}
+
+// SignToken signs a token with SignedString.
+func SignToken(t testing.TB, ctx context.Context, token *jwt.Token) string {
+	t.Helper()
+	text, err := gcpjwt.SignedString(ctx, token)
 	if err != nil {
 		t.Fatalf("SignedString: %v", err)
 	}
