@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -530,4 +531,106 @@ func TestAppEngineCertificatesAreContainers(t *testing.T) {
 			t.Errorf("kid %v: %v", kid, err)
 		}
 	}
+}
+
+// C29: a backend that hangs holds 32 goroutines at most, however many callers leave, and
+// further calls fail at once. When it recovers, calls succeed.
+func TestAppEngineHangs(t *testing.T) {
+	defer gcpjwt.ResetAppEngine()
+	synctest.Test(t, func(t *testing.T) {
+		server := aeServer(t, testutil.InMemory())
+		release := make(chan struct{})
+		var mu sync.Mutex
+		underWay, most := 0, 0
+		count := func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			underWay += n
+			most = max(most, underWay)
+		}
+		hanging := appengine.WithAPICallFunc(t.Context(), func(context.Context, string, string, protoadapt.MessageV1, protoadapt.MessageV1) error {
+			count(1)
+			defer count(-1)
+			<-release // whatever becomes of the context
+			return errors.New("the backend was down")
+		})
+		sign := func(ctx context.Context) (time.Duration, error) {
+			began := time.Now()
+			_, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodAppEngine))
+			return time.Since(began), err
+		}
+
+		// A caller without a deadline leaves after 10 seconds.
+		if took, err := sign(hanging); took != 10*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a deadline: got %v after %v, want %v after 10s", err, took, context.DeadlineExceeded)
+		}
+
+		goroutines := runtime.NumGoroutine()
+		for range 50 {
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() {
+					ctx, cancel := context.WithCancel(hanging)
+					defer cancel()
+					time.AfterFunc(time.Second, cancel)
+					if took, err := sign(ctx); err == nil || took > time.Second {
+						t.Errorf("got %v after %v, want an error after a second at most", err, took)
+					}
+				})
+			}
+			callers.Wait()
+		}
+		if most > 32 {
+			t.Errorf("%d calls under way, want 32 at most", most)
+		}
+		if got := runtime.NumGoroutine() - goroutines; got > 32+5 {
+			t.Errorf("%d goroutines are left of 5,000 calls, want 32 or so", got)
+		}
+		for _, ctx := range []context.Context{hanging, server.Context(t.Context())} {
+			if took, err := sign(ctx); took != 0 || err == nil || !strings.Contains(err.Error(), "32 earlier calls hang") {
+				t.Errorf("while all hang: got %v after %v, want an error at once that says why", err, took)
+			}
+		}
+		_, err := gcpjwt.AppEngineVerifyKeyfunc(server.Context(t.Context()), false, 0)(certForged("x"))
+		if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+			t.Errorf("Keyfunc while all hang: got %v, want %v", err, gcpjwt.ErrKeysUnavailable)
+		}
+
+		close(release)
+		synctest.Wait()
+		if took, err := sign(server.Context(t.Context())); took != 0 || err != nil {
+			t.Errorf("after the backend has recovered: got %v after %v, want a token", err, took)
+		}
+		if underWay != 0 {
+			t.Errorf("%d calls are still under way, want none", underWay)
+		}
+	})
+}
+
+// C38: without the cache tokens share the next call that begins after they came, of which two
+// at most are under way.
+func TestAppEngineUncached(t *testing.T) {
+	aeBubble(t, func(t *testing.T, server *testutil.AppEngine, ctx context.Context, text string) {
+		server.SetLatency(time.Second)
+		var tokens sync.WaitGroup
+		for range 200 {
+			tokens.Go(func() {
+				// A Keyfunc for each request is as good as one for all.
+				if _, err := jwt.Parse(text, gcpjwt.AppEngineVerifyKeyfunc(ctx, false, 0)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		tokens.Wait()
+		aeWantFetches(t, server, 3)
+		name, err := server.AddKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.SetSigningKeys(name)
+		server.RemoveKey(server.KeyNames()[0])
+		keyfunc := gcpjwt.AppEngineVerifyKeyfunc(ctx, false, 0)
+		certWantAfter(t, keyfunc, text, gcpjwt.ErrUnknownKeyID, time.Second)
+		certWantAfter(t, keyfunc, systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil), nil, time.Second)
+	})
 }

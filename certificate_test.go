@@ -19,6 +19,8 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +28,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"google.golang.org/api/iamcredentials/v1"
+	"google.golang.org/api/option"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
@@ -713,4 +717,239 @@ func TestCacheHitAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(200, func() { _, _ = keyfunc(token) }); got != 0 {
 		t.Errorf("the Keyfunc makes %v allocations, want none", got)
 	}
+}
+
+// C17: a connection that breaks is repeated once, on a new one.
+func TestCertificateCutConnection(t *testing.T) {
+	t.Parallel()
+	for _, cached := range []bool{false, true} {
+		for cuts, want := range map[int]bool{1: true, 2: false} {
+			server, config := start.IAM(t)
+			config.EnableCache = cached
+			text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+			server.Client().CloseIdleConnections()
+			server.Cut("certificates", cuts)
+			_, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
+			if (err == nil) != want || err != nil && !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+				t.Errorf("%d connections cut: got %v, want a good token: %v", cuts, err, want)
+			}
+			if got := server.Calls("certificates"); got != 2 {
+				t.Errorf("%d connections cut: %d requests, want 2", cuts, got)
+			}
+		}
+	}
+}
+
+// cachingTransport answers as a cache on the way does: with the first answer, unless it is
+// asked for a new one.
+type cachingTransport struct {
+	http.RoundTripper
+	mu   sync.Mutex
+	body []byte
+}
+
+func (c *cachingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.body == nil || r.Header.Get("Cache-Control") == "no-cache" {
+		response, err := c.RoundTripper.RoundTrip(r)
+		if err != nil {
+			return nil, err
+		}
+		c.body, err = io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{StatusCode: 200, Header: http.Header{"Cache-Control": {"max-age=3600"}}, Body: io.NopCloser(bytes.NewReader(c.body)), Request: r}, nil
+}
+
+// C21: a cache on the way doesn't hide a new key, with our cache and without.
+func TestCertificateCacheOnTheWay(t *testing.T) {
+	t.Parallel()
+	for _, cached := range []bool{false, true} {
+		server, config := start.IAM(t)
+		config.EnableCache = cached
+		config.Client = &http.Client{Transport: &cachingTransport{RoundTripper: server.Client().Transport}}
+		ctx := gcpjwt.NewIAMContext(t.Context(), config)
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		for range 2 {
+			if _, err := jwt.Parse(systest.Sign(t, ctx, gcpjwt.SigningMethodIAMJWT, nil), keyfunc); err != nil {
+				t.Errorf("cached %v: %v", cached, err)
+			}
+			kid, err := server.AddKey(account)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server.SetSigningKeys(account, kid)
+		}
+	}
+}
+
+// C22: in another universe domain certificates are elsewhere. The error says where they were
+// looked for, and what to set.
+func TestCertificateUniverseDomain(t *testing.T) {
+	t.Parallel()
+	client := &http.Client{Transport: &certOrigin{status: http.StatusNotFound}}
+	service, err := iamcredentials.NewService(t.Context(), option.WithUniverseDomain("universe.example"), option.WithHTTPClient(client))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &gcpjwt.IAMConfig{ServiceAccount: account, IAMService: service, Client: client}
+	_, err = jwt.Parse(certToken(t, "k"), gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
+	if !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+		t.Fatalf("got %v, want %v", err, gcpjwt.ErrKeysUnavailable)
+	}
+	for _, want := range []string{account, "404", "www.googleapis.com", "CertificateURL", "universe domain"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v doesn't say %s", err, want)
+		}
+	}
+}
+
+// C38: without the cache tokens share the next fetch that begins after they came. Two at most
+// are under way, however many tokens come, good or forged, and nobody gets older keys.
+func TestCertificateUncached(t *testing.T) {
+	t.Parallel()
+	certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+		config.EnableCache = false
+		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+		connections := server.Connections()
+		server.SetLatency(time.Second)
+		var tokens sync.WaitGroup
+		for range 100 {
+			tokens.Go(func() {
+				if _, err := jwt.Parse(text, keyfunc); err != nil {
+					t.Error(err)
+				}
+			})
+			tokens.Go(func() {
+				if _, err := keyfunc(certForged(certRandomKeyID())); !errors.Is(err, gcpjwt.ErrUnknownKeyID) {
+					t.Errorf("a forged kid: got %v, want %v", err, gcpjwt.ErrUnknownKeyID)
+				}
+			})
+		}
+		time.Sleep(time.Second / 2)
+		synctest.Wait()
+		kid, err := server.AddKey(account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.SetSigningKeys(account, kid)
+		server.SetLatency(0)
+		rotated := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+		server.SetLatency(time.Second)
+		for range 100 {
+			tokens.Go(func() { certWantAfter(t, keyfunc, rotated, nil, 3*time.Second/2) })
+		}
+		tokens.Wait()
+		certWantFetches(t, server, 3)
+		// signJwt has one.
+		if got := server.Connections() - connections; got > 3 {
+			t.Errorf("%d connections for 300 tokens, want 3 at most", got)
+		}
+
+		server.RemoveKey(account, server.KeyIDs(account)[0])
+		certWantAfter(t, keyfunc, text, gcpjwt.ErrUnknownKeyID, time.Second)
+	})
+}
+
+// C24: a process that is frozen while it renews certificates, until they have expired, works
+// when it wakes up, as the endpoint is well.
+func TestCertificateFreeze(t *testing.T) {
+	const variable = "GCPJWT_TEST_FREEZE"
+	if settings := os.Getenv(variable); settings != "" {
+		url, text, _ := strings.Cut(settings, " ")
+		certFrozen(t, url, text)
+		return
+	}
+	t.Parallel()
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip("no shell to send signals with")
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, config := start.IAM(t)
+	server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(freezeLife.Seconds()))}})
+	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
+	for {
+		server.ResetCalls()
+		renewing := make(chan struct{})
+		server.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if server.Calls("certificates") == 2 {
+				close(renewing)
+				<-r.Context().Done()
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		var output bytes.Buffer
+		child := exec.CommandContext(t.Context(), binary, "-test.run=^TestCertificateFreeze$", "-test.v", "-test.count=1")
+		child.Env = append(os.Environ(), variable+"="+server.CertificateURL()+" "+text)
+		child.Stdout, child.Stderr = &output, &output
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		select {
+		case <-renewing:
+			for _, signal := range []string{"STOP", "CONT"} {
+				if err := exec.Command("sh", "-c", fmt.Sprint("kill -", signal, " ", child.Process.Pid)).Run(); err != nil {
+					t.Fatalf("kill -%s: %v", signal, err)
+				}
+				if signal == "STOP" {
+					time.Sleep(freezeTimeout + time.Second)
+				}
+			}
+			err = <-ended
+		case err = <-ended:
+		}
+		if strings.Contains(output.String(), freezeLate) {
+			continue
+		}
+		if err != nil || !strings.Contains(output.String(), "--- PASS: TestCertificateFreeze") {
+			t.Errorf("the process that was frozen: %v\n%s", err, &output)
+		}
+		return
+	}
+}
+
+const (
+	freezeLife    = 5 * time.Second // of certificates, which are renewed a second before its end
+	freezeTimeout = 3 * time.Second // of a fetch
+	freezeLate    = "the machine is too busy: once more"
+)
+
+// certFrozen is the process that is frozen.
+func certFrozen(t *testing.T, url, text string) {
+	client := &http.Client{Timeout: freezeTimeout}
+	defer client.CloseIdleConnections()
+	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), &gcpjwt.IAMConfig{
+		ServiceAccount: account, CertificateURL: url, Client: client, EnableCache: true, StaleIfError: -1,
+	})
+	began := time.Now()
+	if _, err := jwt.Parse(text, keyfunc); err != nil {
+		t.Fatal(err)
+	}
+	fetched := time.Now()
+	time.Sleep(freezeLife*4/5 + time.Since(began) - time.Since(fetched))
+	if _, err := jwt.Parse(text, keyfunc); err != nil || time.Since(began) > freezeLife {
+		t.Skip(freezeLate, err)
+	}
+	for time.Since(fetched) < freezeLife { // frozen meanwhile
+		time.Sleep(time.Millisecond)
+	}
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() {
+			if _, err := jwt.Parse(text, keyfunc); err != nil {
+				t.Errorf("on waking up: %v", err)
+			}
+		})
+	}
+	callers.Wait()
 }

@@ -1,77 +1,113 @@
-// Package gcpjwt signs and verifies JSON Web Tokens with keys that Google Cloud
-// holds, so that a program never has a private key. It plugs Cloud KMS, the IAM
-// Credentials API and App Engine's App Identity service into
-// [github.com/golang-jwt/jwt/v5].
+// Package gcpjwt signs and verifies JSON Web Tokens with keys that Google Cloud holds. The
+// program never has a private key. The package works with [github.com/golang-jwt/jwt/v5], and
+// signs with Cloud KMS, the IAM Credentials API or App Engine's App Identity service.
 //
 // # First call
 //
-// Put the configuration of a signer into a context, and sign with
-// [SignedString]; make a Keyfunc of the same configuration, and verify with
-// jwt.Parse:
+// A [Signer] makes tokens with one key. Make it at start-up, once:
 //
-//	config := &gcpjwt.KMSConfig{KeyPath: "projects/p/locations/global/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1"}
-//	ctx = gcpjwt.NewKMSContext(ctx, config)
+//	signer, err := gcpjwt.NewKMSSigner(ctx, &gcpjwt.KMSConfig{
+//		KeyPath: "projects/p/locations/global/keyRings/r/cryptoKeys/k",
+//	})
 //
-//	token := jwt.NewWithClaims(gcpjwt.SigningMethodKMSES256, claims)
-//	text, err := gcpjwt.SignedString(ctx, token)
+//	text, err := signer.Sign(ctx, claims)
 //
-//	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config) // once per process
-//	verified, err := jwt.Parse(text, keyfunc, jwt.WithExpirationRequired())
+//	token, err := jwt.Parse(text, signer.Keyfunc, jwt.WithExpirationRequired())
 //
-// SignedString writes the RFC algorithm and the right kid into the header, so
-// that any JWT library can verify the token. [jwt.Token.SignedString] with the
-// context as its key works too; it leaves the header as it is, alias and all.
+// The key decides on the algorithm. The token's header has the algorithm's RFC name and the kid
+// of the key, so that every JWT library can verify the token.
+//
+// A service that only verifies makes a Keyfunc instead: [KMSVerifyKeyfunc], [IAMVerifyKeyfunc]
+// or [AppEngineVerifyKeyfunc]. Package jwks publishes public keys and verifies with published
+// ones. Package middleware checks the bearer tokens of HTTP requests. Neither links Google's
+// clients.
+//
+// [SignedString] is for programs that choose the method themselves, or that come from v2: it
+// signs a [jwt.Token] with a configuration that the context carries.
 //
 // # Choosing a signer
 //
-//   - Cloud KMS ([KMSConfig], [SigningMethodKMSES256] and its siblings) runs
-//     anywhere, has the choice of algorithms, and leaves it to you when a key is
-//     rotated. One call per signature, none per verification (except HMAC).
-//   - signBlob ([IAMConfig], [SigningMethodIAMBlob]) and signJwt
-//     ([SigningMethodIAMJWT]) run anywhere and sign RS256 as a service account whose
-//     keys Google rotates. signJwt insists on a header of its own and an exp within
-//     12 hours; signBlob signs what it is given.
-//   - App Engine ([SigningMethodAppEngine]) signs RS256 as the app's own account,
-//     in App Engine Standard only, and needs no configuration.
+//   - Cloud KMS ([NewKMSSigner]) runs anywhere. You choose the algorithm, and when to rotate
+//     the key. A signature costs a call. A verification costs none, except with HMAC keys.
+//   - A service account ([NewIAMSigner]) runs anywhere. It signs RS256 with keys that Google
+//     rotates. signBlob signs what it is given. signJwt writes a header of its own and wants an
+//     exp within 12 hours.
+//   - App Engine ([NewAppEngineSigner]) signs RS256 as the app's own account, in App Engine
+//     Standard only. There is nothing to configure.
 //
 // # Keys and rotation
 //
-// A KeyPath that names a CryptoKeyVersion stands for that version alone. One that
-// names a CryptoKey follows its versions: signatures come from the newest ENABLED
-// version of the method's algorithm, and tokens by every ENABLED version are
-// accepted. A new version is picked up, and a disabled one given up, within
-// [KMSConfig].KeyRefresh; verifiers learn of a new version before signers take it
-// into use. Until a version is disabled everywhere, Cloud KMS itself may take
-// hours, and the public key of a disabled version cannot be read any more: a
-// verifier that starts afterwards doesn't know it. ROTATION.md in the repository
-// has the order of steps, for planned and for emergency rotation.
+// A KeyPath that names a CryptoKey follows its versions. Tokens by every ENABLED version are
+// accepted, and the newest one signs. A new version is accepted as soon as it is listed, and signs
+// only after [KMSConfig].ActivationDelay, so that verifiers know it first. A change is noticed
+// within [KMSConfig].KeyRefresh. A KeyPath that names a CryptoKeyVersion stands for that version
+// alone.
 //
-// The kid of a Cloud KMS token is [KMSKeyID] of the version's name; those of
-// service accounts and App Engine are Google's. A token with a kid is checked with
-// that key only, one without with every key of its signer.
+// Cloud KMS itself may take hours until a disabled version is disabled everywhere. The public key
+// of a disabled version cannot be read, so a verifier that starts afterwards doesn't know it.
+// ROTATION.md in the repository has the steps of a rotation in their order, planned or not.
+//
+// The kid of a Cloud KMS token is [KMSKeyID] of the version's name. Those of service accounts and
+// of App Engine are Google's. A token with a kid is checked with that key only. A token without
+// one is checked with the signer's keys of its algorithm, the 16 newest at most.
+//
+// # Contexts
+//
+// The context of Sign and SignedString is that of the call: its end ends the call. A constructor's
+// context lends its values to later calls; its end ends only the constructor's own reads. What
+// callers share, such as keys, is read with a context of its own: it carries nobody's values.
 //
 // # Caching
 //
-// Public keys in Cloud KMS never change and are always kept. Certificates of
-// service accounts are kept if [IAMConfig].EnableCache says so, those of App
-// Engine if AppEngineVerifyKeyfunc is told to. Whatever is kept is shared by the
-// process, fetched once for any number of callers, renewed in the background
-// before it expires, fetched again for an unknown kid once a minute at most, and
-// used for a bounded time past its expiry while its origin is down.
+// Public keys in Cloud KMS never change and are always kept. Certificates of service accounts are
+// kept if [IAMConfig].EnableCache says so, those of App Engine if AppEngineVerifyKeyfunc is told
+// to. The process shares what it keeps. Any number of callers cause one read. Keys are renewed in
+// the background before they expire, and read once more for an unknown kid, though at most once a
+// minute. In an outage they are used past their expiry, for a time that is bounded.
+//
+// Without the cache tokens share reads, too. A token gets keys that were asked for after it came,
+// and at most two reads of a signer's certificates are under way.
 //
 // # Errors
 //
-// Every error is matched with [errors.Is]; Google's own stays reachable through
-// [errors.As] (an *apierror.APIError or a *googleapi.Error) and status.Code. Of
-// those of a Keyfunc, [ErrKeysUnavailable] says nothing about the token: answer 503
-// rather than 401, as package middleware does. No error holds a token, a
+// Match errors with [errors.Is]. Google's own error is in the chain: [errors.As] finds the
+// *apierror.APIError or *googleapi.Error, and status.Code the code. No message holds a token, a
 // signature or a payload.
+//
+// Of a Keyfunc's errors look for [ErrKeysUnavailable] first. It means that the keys could not be
+// read. The token may be good: answer 503, not 401.
+//
+// # Calls that fail
+//
+// All calls obey one policy, over gRPC and REST alike. It is that of package jwks, too.
+//
+//	CALL          TRIED AGAIN           WITHIN                          A FAILURE IS REMEMBERED
+//	sign          while time is left    ctx's deadline, or 1 minute     no
+//	verify a MAC  3 attempts in all     10 seconds                      no
+//	read keys     3 attempts in all     10 seconds                      refused: 3 seconds
+//	                                                                    else: 100 ms to 1 minute
+//	App Engine    no                    ctx's deadline, or 10 seconds   of certificates: as above
+//
+// Reading keys is reading public keys, lists of versions, certificates and JWK Sets.
+//
+// A call is tried again if the service is down or busy. It says so by UNAVAILABLE,
+// DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED, or by HTTP status 429, 500, 502, 503 or 504. Attempts
+// are 50 to 100 ms apart at first, then twice as long each time, up to 5 to 10 seconds. A call
+// whose connection breaks is repeated once, and one whose answer fails its checksum is made 3
+// times in all, both without a pause.
+//
+// A read that failed is remembered so that not every token waits for another one. Until it is
+// tried again, the last keys serve; without any, callers get the same error at once. Refused is
+// what isn't there, ready or allowed yet: NOT_FOUND, FAILED_PRECONDITION, PERMISSION_DENIED,
+// UNAUTHENTICATED and INVALID_ARGUMENT, or any other HTTP status. For all else the time doubles
+// with each failure, and also for what is refused while the last keys serve. Nothing is
+// remembered of certificates without the cache, and for a minute that a caller may not read the
+// public key that it signs with.
 //
 // # Concurrency
 //
-// Signing methods, configurations, Keyfuncs and what they share may be used
-// concurrently. A [jwt.Token] that is being signed must not be shared. The end of
-// a context ends the call that waits with it, and nothing that others wait for.
+// Signers, signing methods, configurations and Keyfuncs may be used concurrently. A configuration
+// must not be changed while it is in use. SignedString only reads the token that it is given.
 package gcpjwt
 
 import (

@@ -9,9 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
+	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +23,17 @@ import (
 	"time"
 
 	kms "cloud.google.com/go/kms/apiv1"
+	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"google.golang.org/api/iamcredentials/v1"
+	"google.golang.org/api/option"
+	"google.golang.org/appengine/v2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
@@ -722,4 +734,200 @@ func signZeroClient(t testing.TB, version string) error {
 	}
 	_, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), config), jwt.New(gcpjwt.SigningMethodKMSES256))
 	return err
+}
+
+// C28: what panics in code of others, and be it in the background, ends neither the process nor
+// the call of somebody else.
+func TestPanicsOfOthers(t *testing.T) {
+	if !iamAlone(t) { // a panic that gets away would end all tests
+		return
+	}
+	logged := 0
+	logger := slog.New(panicking{count: &logged})
+	wantLogged := func(t *testing.T) {
+		t.Helper()
+		if synctest.Wait(); logged == 0 {
+			t.Error("the Logger was never told anything")
+		}
+		logged = 0
+	}
+	t.Run("Logger of certificates", func(t *testing.T) {
+		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+			config.Logger = logger
+			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+			certWant(t, keyfunc, text, nil)
+			server.Stop()
+			time.Sleep(certRenewal)
+			certWant(t, keyfunc, text, nil)
+			wantLogged(t)
+			certWant(t, keyfunc, text, nil)
+		})
+	})
+	t.Run("Logger of Cloud KMS", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			server, client := start.KMS(t, testutil.InMemory())
+			version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+			signer, err := gcpjwt.NewKMSSigner(t.Context(), &gcpjwt.KMSConfig{KeyPath: path.Dir(path.Dir(version)), KMSClient: client, Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := signer.Sign(t.Context(), jwt.MapClaims{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantLogged(t) // of a version that came into use
+			certWant(t, signer.Keyfunc, text, nil)
+			server.Stop()
+			time.Sleep(4 * time.Minute)
+			certWant(t, signer.Keyfunc, text, nil) // renews the list in the background
+			time.Sleep(20 * time.Second)
+			wantLogged(t)
+			certWant(t, signer.Keyfunc, text, nil)
+			time.Sleep(time.Minute) // calls under way come to their end
+		})
+	})
+	client := &http.Client{Transport: systest.Transport(func(*http.Request) (*http.Response, error) { panic("hunter2") })}
+	t.Run("transport of certificates", func(t *testing.T) {
+		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+			config.Client = client
+			for _, config.EnableCache = range []bool{false, true} {
+				keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+				certWant(t, keyfunc, text, gcpjwt.ErrKeysUnavailable)
+				if _, err := jwt.Parse(text, keyfunc); strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("%v tells what the transport panicked with", err)
+				}
+			}
+		})
+	})
+	t.Run("transport in the background", func(t *testing.T) {
+		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
+			working := server.Client().Transport
+			config.Client = &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) { return working.RoundTrip(r) })}
+			keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
+			certWant(t, keyfunc, text, nil)
+			working = client.Transport
+			time.Sleep(certRenewal)
+			certWant(t, keyfunc, text, nil)
+			synctest.Wait()
+			certWant(t, keyfunc, text, nil)
+		})
+	})
+	t.Run("transport of IAM Credentials", func(t *testing.T) {
+		service, err := iamcredentials.NewService(t.Context(), option.WithHTTPClient(client))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := gcpjwt.NewIAMContext(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: account, IAMService: service})
+		for _, m := range iamMethods {
+			if _, err := gcpjwt.SignedString(ctx, jwt.New(m.method)); err == nil || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: got %v, want an error that doesn't tell what the transport panicked with", m.call, err)
+			}
+		}
+	})
+	t.Run("App Engine", func(t *testing.T) {
+		server := aeServer(t)
+		ctx := appengine.WithAPICallFunc(t.Context(), func(context.Context, string, string, protoadapt.MessageV1, protoadapt.MessageV1) error {
+			panic("hunter2")
+		})
+		for range 100 { // more than may be under way
+			if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodAppEngine)); err == nil || strings.Contains(err.Error(), "hunter2") {
+				t.Fatalf("got %v, want an error that doesn't tell what the call panicked with", err)
+			}
+			for _, cached := range []bool{false, true} {
+				if _, err := gcpjwt.AppEngineVerifyKeyfunc(ctx, cached, 0)(certForged("x")); !errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+					t.Fatalf("got %v, want %v", err, gcpjwt.ErrKeysUnavailable)
+				}
+			}
+		}
+		systest.Sign(t, server.Context(t.Context()), gcpjwt.SigningMethodAppEngine, nil)
+	})
+}
+
+// panicking is a handler that counts what it is told.
+type panicking struct {
+	slog.Handler
+	count *int
+}
+
+func (panicking) Enabled(context.Context, slog.Level) bool { return true }
+
+func (p panicking) Handle(context.Context, slog.Record) error {
+	*p.count++
+	panic("the handler is broken")
+}
+
+// C18: no error holds what was to be signed, however a server that repeats it has escaped it.
+func TestErrorsHoldNoPayload(t *testing.T) {
+	const pin = "8374918365"
+	claims := jwt.MapClaims{"sub": "somebody", "pin": pin, "note": `"<&>" and ü`}
+	quoted := func(v any) string {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	payload := quoted(claims)
+	encoded := base64.RawURLEncoding.EncodeToString([]byte(payload))
+	repeat := map[string]string{
+		"as it is":            payload,
+		"as a JSON string":    quoted(payload),
+		"as one within one":   quoted(map[string]any{"request": quoted(map[string]string{"payload": payload})}),
+		"as a Go string":      strconv.Quote(payload),
+		"in a URL":            url.QueryEscape(payload),
+		"as a segment":        encoded,
+		"as a signing string": "eyJhbGciOiJSUzI1NiJ9." + encoded,
+	}
+
+	server, config := start.IAM(t)
+	app := aeServer(t)
+	kms, client := start.KMS(t)
+	rest, err := kms.RESTClient(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rest.Close() })
+	version := systest.CreateKey(t, kms, kmspb.CryptoKeyVersion_EC_SIGN_ED25519) // which takes data, not a digest
+	text := ""                                                                   // of the server's error
+	server.Intercept(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, quoted(map[string]any{"error": map[string]any{"code": 400, "message": text, "status": "INVALID_ARGUMENT"}}))
+	})
+	app.Fail("SignForApp", func() error { return &testutil.AppEngineError{Code: 3, Detail: text} })
+	kms.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+		if method == "AsymmetricSign" {
+			return nil, status.Error(codes.InvalidArgument, text)
+		}
+		return next(ctx, req)
+	})
+	for name, signer := range map[string]struct {
+		ctx    context.Context
+		method jwt.SigningMethod
+	}{
+		"signBlob":       {gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob},
+		"signJwt":        {gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT},
+		"App Engine":     {app.Context(t.Context()), gcpjwt.SigningMethodAppEngine},
+		"Cloud KMS":      {gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}), gcpjwt.SigningMethodKMSEdDSA},
+		"Cloud KMS REST": {gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: rest}), gcpjwt.SigningMethodKMSEdDSA},
+	} {
+		for how, said := range repeat {
+			text = "Invalid value at 'payload': " + said + ", which is too odd"
+			_, err := gcpjwt.SignedString(signer.ctx, jwt.NewWithClaims(signer.method, claims))
+			if err == nil {
+				t.Fatalf("%s: no error", name)
+			}
+			message := err.Error()
+			for _, secret := range []string{pin, "somebody", encoded[20:40]} {
+				if strings.Contains(message, secret) {
+					t.Errorf("%s, %s: %s holds %s", name, how, message, secret)
+				}
+			}
+			for _, want := range []string{"Invalid value at", "[...]", "too odd"} {
+				if !strings.Contains(message, want) {
+					t.Errorf("%s, %s: %s has lost %q", name, how, message, want)
+				}
+			}
+		}
+	}
 }

@@ -43,8 +43,8 @@ type IAMConfig struct {
 	// package don't look at it.
 	IAMType IAMType
 
-	// EnableCache keeps the account's certificates between verifications. If
-	// it is false, each verification fetches them.
+	// EnableCache keeps the account's certificates between verifications. If it is
+	// false, they are fetched for the tokens at hand, past any HTTP cache on the way.
 	EnableCache bool
 
 	// CacheExpiration is how long certificates are kept whose response states

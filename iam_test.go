@@ -815,3 +815,47 @@ func TestIAMSignAgain(t *testing.T) {
 		t.Errorf("second signature of the same token: %v", err)
 	}
 }
+
+// C17: a connection that breaks is repeated once, on a new one.
+func TestIAMCutConnection(t *testing.T) {
+	t.Parallel()
+	for _, m := range iamMethods {
+		for cuts, want := range map[int]bool{1: true, 2: false} {
+			server, config := start.IAM(t)
+			server.Cut(m.call, cuts)
+			token := jwt.New(m.method)
+			token.Header["kid"] = "mine" // so that one signature is enough
+			_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), token)
+			if (err == nil) != want || err != nil && !strings.Contains(err.Error(), account) {
+				t.Errorf("%s, %d connections cut: got %v, want a token: %v", m.call, cuts, err, want)
+			}
+			if got := server.Calls(m.call); got != 2 {
+				t.Errorf("%s, %d connections cut: %d calls, want 2", m.call, cuts, got)
+			}
+		}
+	}
+}
+
+// C19: an exp that is no integer is the error that the documentation promises, which says what
+// may be the cause.
+func TestIAMJWTTimePrecision(t *testing.T) {
+	if !iamAlone(t) { // jwt.TimePrecision is everybody's
+		return
+	}
+	jwt.TimePrecision = time.Millisecond
+	server, config := start.IAM(t)
+	ctx := gcpjwt.NewIAMContext(t.Context(), config)
+	claims := jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour))}
+	for _, claims := range []jwt.Claims{claims, &claims, jwt.MapClaims{"exp": claims.ExpiresAt}} {
+		_, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, claims))
+		if !errors.Is(err, jwt.ErrInvalidType) || !strings.Contains(err.Error(), "jwt.TimePrecision") {
+			t.Errorf("%T: got %v, want %v that names jwt.TimePrecision", claims, err, jwt.ErrInvalidType)
+		}
+	}
+	if got := server.Calls(""); got != 0 {
+		t.Errorf("%d calls, want none", got)
+	}
+	if _, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, claims)); err != nil {
+		t.Errorf("signBlob: %v", err)
+	}
+}

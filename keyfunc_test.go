@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
@@ -484,4 +486,79 @@ func TestKeyfuncAfterOverride(t *testing.T) {
 			check(t, iamAllMethods[alias].method, ctx, keyfunc, iamStock[iamAllMethods[alias].alg])
 		})
 	}
+}
+
+// C23: the end of a constructor's context ends nothing later, whatever has to be read again.
+func TestKeyfuncOutlivesItsContext(t *testing.T) {
+	defer gcpjwt.ResetAppEngine()
+	synctest.Test(t, func(t *testing.T) {
+		server, client := start.KMS(t, testutil.InMemory())
+		iam, account := start.IAM(t, testutil.InMemory())
+		app := aeServer(t, testutil.InMemory())
+		_ = iam
+		ctx := gcpjwt.NewIAMContext(t.Context(), account)
+		tokens := map[string]string{
+			"IAM": systest.Sign(t, ctx, gcpjwt.SigningMethodIAMJWT, nil),
+			"App": systest.Sign(t, app.Context(t.Context()), gcpjwt.SigningMethodAppEngine, nil),
+		}
+		type constructor func(ctx context.Context) (jwt.Keyfunc, error)
+		all := make(map[string]constructor) // by the name of a token and more
+		signer := func(s *gcpjwt.Signer, err error) (jwt.Keyfunc, error) { return s.Keyfunc, err }
+
+		for name, algorithm := range map[string]kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
+			"ECC": kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256,
+			"MAC": kmspb.CryptoKeyVersion_HMAC_SHA256,
+		} {
+			version, err := server.CreateKey(name, algorithm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
+			following := &gcpjwt.KMSConfig{KeyPath: path.Dir(path.Dir(version)), KMSClient: client}
+			s, err := gcpjwt.NewKMSSigner(t.Context(), pinned)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tokens[name], err = s.Sign(t.Context(), jwt.MapClaims{"sub": "somebody"}); err != nil {
+				t.Fatal(err)
+			}
+			for how, config := range map[string]*gcpjwt.KMSConfig{"pinned": pinned, "following": following} {
+				all[name+" "+how] = func(ctx context.Context) (jwt.Keyfunc, error) { return gcpjwt.KMSVerifyKeyfunc(ctx, config) }
+				all[name+" "+how+", Signer"] = func(ctx context.Context) (jwt.Keyfunc, error) { return signer(gcpjwt.NewKMSSigner(ctx, config)) }
+			}
+		}
+		for _, cached := range []bool{false, true} {
+			config := *account
+			config.EnableCache = cached
+			all[fmt.Sprint("IAM cached ", cached)] = func(ctx context.Context) (jwt.Keyfunc, error) {
+				return gcpjwt.IAMVerifyKeyfunc(ctx, &config), nil
+			}
+			all[fmt.Sprint("IAM VerifyKeyfunc, cached ", cached)] = config.VerifyKeyfunc
+			all[fmt.Sprint("IAM Signer, cached ", cached)] = func(ctx context.Context) (jwt.Keyfunc, error) {
+				return signer(gcpjwt.NewIAMSigner(ctx, &config))
+			}
+			all[fmt.Sprint("App Engine cached ", cached)] = func(ctx context.Context) (jwt.Keyfunc, error) {
+				return gcpjwt.AppEngineVerifyKeyfunc(app.Context(ctx), cached, 0), nil
+			}
+		}
+
+		keyfuncs := make(map[string]jwt.Keyfunc)
+		for name, construct := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			keyfunc, err := construct(ctx)
+			cancel()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			keyfuncs[name] = keyfunc
+		}
+		for _, wait := range []time.Duration{0, 10 * time.Minute, 7 * time.Hour, 7 * time.Hour} {
+			time.Sleep(wait)
+			for name, keyfunc := range keyfuncs {
+				if _, err := jwt.Parse(tokens[name[:3]], keyfunc); err != nil {
+					t.Errorf("%s: after another %v: %v", name, wait, err)
+				}
+			}
+		}
+	})
 }

@@ -68,6 +68,10 @@ func TestMask(t *testing.T) {
 			}
 		})
 	}
+	signingString := "eyJhbGciOiJSUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(payload))
+	if got := errs.Mask("Claims "+payload+" are odd", signingString); strings.Contains(got, "83749183") {
+		t.Errorf("Mask left claims in %q, which were sent as %s", got, signingString)
+	}
 	const harmless = "Permission 'cloudkms.cryptoKeyVersions.useToSign' denied"
 	if got := errs.Mask(harmless, payload); got != harmless {
 		t.Errorf("Mask(%q) = %q, want it as it is", harmless, got)

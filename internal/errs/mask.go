@@ -12,20 +12,23 @@ import (
 const shortest = 8
 
 // Mask leaves out of text each run that is in a secret too, however either is escaped: as
-// JSON, as a Go string, in a URL or in base64. Only letters and digits of ASCII are compared,
-// so that blanks, punctuation and other ways to write the rest don't matter.
+// JSON, as a Go string, in a URL, in base64 or as the segments of a token. Only letters and
+// digits of ASCII are compared, so that blanks, punctuation and other ways to write the rest
+// don't matter.
 func Mask(text string, secrets ...string) string {
 	var hidden []string
-	for _, secret := range secrets {
-		letters, _ := lettersOf(secret)
+	hide := func(text string) {
+		letters, _ := lettersOf(text)
 		hidden = append(hidden, string(letters))
+	}
+	for _, secret := range secrets {
+		hide(secret)
 		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			letters, _ := lettersOf(encoding.EncodeToString([]byte(secret)))
-			hidden = append(hidden, string(letters))
-			decoded, err := encoding.DecodeString(strings.TrimRight(secret, "="))
-			if err == nil {
-				letters, _ := lettersOf(string(decoded))
-				hidden = append(hidden, string(letters))
+			hide(encoding.EncodeToString([]byte(secret)))
+			for segment := range strings.SplitSeq(secret, ".") {
+				if decoded, err := encoding.DecodeString(strings.TrimRight(segment, "=")); err == nil {
+					hide(string(decoded))
+				}
 			}
 		}
 	}
