@@ -76,7 +76,8 @@ func (x *exchange) failure(courier *courier, assertion string, err error) error 
 	}
 
 	code := courier.answer.StatusCode
-	status := strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))) // not the server's words
+	// Not the server's words.
+	status := strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 	text := fmt.Sprintf("exchange at %s: answered %s", at, status)
 	retrieve := &oauth2.RetrieveError{Response: &http.Response{
 		Status:     status,

@@ -171,11 +171,11 @@ func (c ExchangeConfig) checkScopes() error {
 // newExchange checks all but the description of the assertion.
 func (c ExchangeConfig) newExchange(clientID string, grant grant) (*exchange, error) {
 	endpoint, err := url.Parse(c.TokenURL)
-	switch {
+	switch { // the URL may have a password
 	case c.TokenURL == "":
 		return nil, invalid("TokenURL: it is empty")
 	case err != nil || endpoint.Hostname() == "" || endpoint.User != nil || strings.Contains(c.TokenURL, "#"):
-		return nil, invalid("TokenURL: want an absolute URL without user and fragment") // it may have a password
+		return nil, invalid("TokenURL: want an absolute URL without user and fragment")
 	case endpoint.Scheme != "https" && (endpoint.Scheme != "http" || !fetch.IsLoopback(endpoint.Hostname())):
 		return nil, invalid("TokenURL: want https; http is for loopback only")
 	}

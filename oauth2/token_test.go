@@ -405,12 +405,15 @@ func TestStockMethods(t *testing.T) {
 // A hit costs nothing.
 func TestTokenAllocates(t *testing.T) {
 	_, config := start.IAM(t)
-	source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
+	signed, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(1000, func() { mustToken(t, source) }); n != 0 {
-		t.Errorf("Token makes %v allocations, want none", n)
+	exchanged := startExchange(t).source(t, oauth2.NewJWTBearerSource)
+	for name, source := range map[string]xoauth2.TokenSource{"signed": signed, "exchanged": exchanged} {
+		if n := testing.AllocsPerRun(1000, func() { mustToken(t, source) }); n != 0 {
+			t.Errorf("%s: Token makes %v allocations, want none", name, n)
+		}
 	}
 }
 
