@@ -65,7 +65,9 @@ func (e *answerError) Unwrap() []error { return e.parts }
 // failure returns the error of an exchange, without what is secret.
 func (x *exchange) failure(courier *courier, assertion string, err error) error {
 	hide := concealer{append([]string{assertion}, x.secrets...)}
-	at := x.endpoint.Scheme + "://" + x.endpoint.Host + x.endpoint.EscapedPath() // a query may hold a key
+	endpoint := *x.endpoint
+	endpoint.RawQuery = "" // it may hold a key
+	at := endpoint.String()
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		err = outer.Err // the rest of its text is the URL
 	}
@@ -74,10 +76,11 @@ func (x *exchange) failure(courier *courier, assertion string, err error) error 
 	}
 
 	code := courier.answer.StatusCode
-	text := fmt.Sprintf("exchange at %s: answered %d %s", at, code, http.StatusText(code))
-	endpoint := *x.endpoint
+	// Not the server's words.
+	status := strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
+	text := fmt.Sprintf("exchange at %s: answered %s", at, status)
 	retrieve := &oauth2.RetrieveError{Response: &http.Response{
-		Status:     fmt.Sprintf("%d %s", code, http.StatusText(code)),
+		Status:     status,
 		StatusCode: code,
 		Proto:      courier.answer.Proto,
 		ProtoMajor: courier.answer.ProtoMajor,
@@ -87,26 +90,25 @@ func (x *exchange) failure(courier *courier, assertion string, err error) error 
 		Request:    &http.Request{Method: http.MethodPost, URL: &endpoint, Host: endpoint.Host, Header: http.Header{}},
 	}}
 	parts := []error{retrieve}
-	switch given, ok := errors.AsType[*oauth2.RetrieveError](err); {
-	case !ok:
-		cause := hide.error(err)
-		parts = append(parts, cause)
-		text += ": " + strings.TrimPrefix(cause.Error(), "oauth2: ")
-	default:
+	if given, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		retrieve.ErrorCode = hide.line(given.ErrorCode)
 		retrieve.ErrorDescription = hide.line(given.ErrorDescription)
 		retrieve.ErrorURI = hide.line(given.ErrorURI)
 		if (code < 200 || code > 299) && !bytes.Contains(given.Body, []byte("_token")) {
 			retrieve.Body = hide.body(given.Body)
 		}
-		switch {
-		case retrieve.ErrorDescription != "":
-			text += fmt.Sprintf(": %q: %q", retrieve.ErrorCode, retrieve.ErrorDescription)
-		case retrieve.ErrorCode != "":
-			text += fmt.Sprintf(": %q", retrieve.ErrorCode)
-		case courier.answer.Header.Get("Location") != "":
-			text += ": redirects are not followed"
-		}
+	} else {
+		parts = append(parts, hide.error(err))
+	}
+	switch {
+	case len(parts) > 1:
+		text += ": " + strings.TrimPrefix(parts[1].Error(), "oauth2: ")
+	case retrieve.ErrorDescription != "":
+		text += fmt.Sprintf(": %q: %q", retrieve.ErrorCode, retrieve.ErrorDescription)
+	case retrieve.ErrorCode != "":
+		text += fmt.Sprintf(": %q", retrieve.ErrorCode)
+	case courier.answer.Header.Get("Location") != "":
+		text += ": redirects are not followed"
 	}
 	return errs.Errorf("%w", &answerError{text, parts})
 }

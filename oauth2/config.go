@@ -77,12 +77,17 @@ var reserved = map[string]string{
 	"iat": "the source sets it",
 }
 
+var errNilContext = errs.Errorf("%w: a token source needs a context.Context", gcpjwt.ErrMissingConfig)
+
 func invalid(format string, args ...any) error {
 	return errs.Errorf("%w: oauth2: %s", gcpjwt.ErrInvalidConfig, fmt.Sprintf(format, args...))
 }
 
 // newMaker checks the configuration and makes what makes its tokens.
 func (c Config) newMaker(ctx context.Context) (*maker, error) {
+	if ctx == nil {
+		return nil, errNilContext
+	}
 	if (c.Signer == nil) == (c.Method == nil) {
 		return nil, invalid("want either Signer or Method")
 	}

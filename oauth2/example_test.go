@@ -10,22 +10,19 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 	xoauth2 "golang.org/x/oauth2"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/oauth"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/grpcauth"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -56,18 +53,14 @@ func ExampleNewTokenSource() {
 	config, _, stop := exampleKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	ctx := context.Background()
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	api := exampleAPI(keyfunc)
-	defer api.Close()
-
 	// config is &gcpjwt.KMSConfig{KeyPath: "projects/.../cryptoKeys/..."}.
 	signer, err := gcpjwt.NewKMSSigner(ctx, config)
 	if err != nil {
 		log.Fatal(err)
 	}
+	api := exampleAPI(signer.Keyfunc)
+	defer api.Close()
+
 	source, err := oauth2.NewTokenSource(ctx, oauth2.Config{
 		Signer:   signer,
 		Issuer:   "https://billing.example.com",
@@ -90,17 +83,13 @@ func ExampleNewTokenSource_gRPC() {
 	config, _, stop := exampleKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()
 	ctx := context.Background()
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	address, roots, stopServer := exampleHealthServer(keyfunc)
-	defer stopServer()
-
 	signer, err := gcpjwt.NewKMSSigner(ctx, config)
 	if err != nil {
 		log.Fatal(err)
 	}
+	address, roots, stopServer := exampleHealthServer(signer.Keyfunc)
+	defer stopServer()
+
 	source, err := oauth2.NewTokenSource(ctx, oauth2.Config{
 		Signer:   signer,
 		Subject:  "billing",
@@ -212,17 +201,10 @@ func exampleHealthServer(keyfunc jwt.Keyfunc) (address string, roots *x509.CertP
 	roots.AddCert(web.Certificate())
 	web.Close()
 
+	verifier := middleware.NewVerifier(keyfunc, middleware.WithAudience("https://api.example.com"))
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewServerTLSFromCert(&certificate)),
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			for _, value := range metadata.ValueFromIncomingContext(ctx, "authorization") {
-				text, _ := strings.CutPrefix(value, "Bearer ")
-				if _, err := jwt.Parse(text, keyfunc, jwt.WithAudience("https://api.example.com")); err == nil {
-					return handler(ctx, request)
-				}
-			}
-			return nil, status.Error(codes.Unauthenticated, "no good token")
-		}),
+		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
 	)
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

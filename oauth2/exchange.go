@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -15,6 +14,8 @@ import (
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
+
+	"github.com/someone1/gcp-jwt-go/v3/internal/fetch"
 )
 
 // ExchangeConfig describes an assertion and the token endpoint that takes it (RFC
@@ -35,10 +36,9 @@ type ExchangeConfig struct {
 	// claim scope in Claims beside Scopes is an error.
 	Scopes []string
 
-	// EndpointParams are further parameters of the request. They cannot be those
-	// that the source sets: grant_type, scope, assertion, client_assertion and
-	// client_assertion_type, and with [NewClientCredentialsSource] client_id and
-	// client_secret. The map is copied.
+	// EndpointParams are further parameters of the request. They cannot be grant_type,
+	// scope, assertion, client_assertion and client_assertion_type, and with
+	// [NewClientCredentialsSource] neither client_id nor client_secret. The map is copied.
 	EndpointParams url.Values
 
 	// Client makes the requests, without following redirects. Its Timeout counts
@@ -82,26 +82,25 @@ var (
 	}
 )
 
-// NewJWTBearerSource returns a source of access tokens that a token endpoint gives
-// for a signed assertion (RFC 7523 section 2.1: the assertion is the grant).
+// NewJWTBearerSource returns a source of access tokens that a token endpoint gives for a
+// signed assertion (RFC 7523 section 2.1: the assertion is the grant).
 //
-// Access tokens are kept and renewed as those of [NewTokenSource] are. The first one
-// is there when NewJWTBearerSource returns. Later ones are fetched in the
-// background, any number of callers share one exchange, and the old token serves
-// as long as it is valid. What is said there about ctx and Token goes for this
-// source too. A renewal is one signature, for an assertion that is used once, and
-// one request. The request takes 10 seconds at most, and its answer must not be
-// longer than 1 MiB.
+// Access tokens are kept and renewed as those of [NewTokenSource]. What is said there about
+// ctx, the first token, the Logger and Token goes for this source too. A renewal is one
+// signature, for an assertion that is used once, and one request. The request takes 10
+// seconds at most, and its answer must not be longer than 1 MiB.
 //
-// The Expiry of a token is what expires_in says, counted from the request, or an
-// hour if the answer has none. The token's Extra method finds the other fields of
-// the answer.
+// The Expiry of a token is what expires_in says, counted from the request, or an hour later
+// if the answer has none. An expires_in that is no number, or 0 or less, or more than 68
+// years, is an error. The token's Extra method finds the other fields of the answer.
 //
-// The error is [gcpjwt.ErrInvalidConfig] if config cannot work. If the endpoint
-// answered, but not with a usable token, errors.As finds an *oauth2.RetrieveError.
-// Else the error is that of the connection or of the signature. No error holds the
-// assertion or a client_secret, nor do Body and Response of a RetrieveError. Its
-// Body is cut to 4 KiB, and empty after a status 2xx, as there may be a token in it.
+// The error is [gcpjwt.ErrInvalidConfig] if config cannot work. If the endpoint answered, but
+// not with a usable token, errors.As finds an *oauth2.RetrieveError. Else the error is that
+// of the connection or of the signature.
+//
+// No error holds the assertion, a token or a client_secret, nor do Body and Response of a
+// RetrieveError. The Body is cut to 4 KiB. It is empty where a token may be in it: for a
+// status 2xx, and wherever it speaks of one.
 func NewJWTBearerSource(ctx context.Context, config ExchangeConfig) (oauth2.TokenSource, error) {
 	if err := config.checkScopes(); err != nil {
 		return nil, err
@@ -114,11 +113,10 @@ func NewJWTBearerSource(ctx context.Context, config ExchangeConfig) (oauth2.Toke
 	return newExchangeSource(ctx, config, "", jwtBearer)
 }
 
-// NewClientCredentialsSource returns a source of access tokens that a token
-// endpoint gives to a client, which a signed assertion authenticates (RFC 7523
-// section 2.2, also known as private_key_jwt). Issuer is the client_id, and Subject
-// is too if it is empty. The request has the parameter client_id as well, which
-// some servers demand.
+// NewClientCredentialsSource returns a source of access tokens that a token endpoint gives to
+// a client, which a signed assertion authenticates (RFC 7523 section 2.2, also known as
+// private_key_jwt). Issuer is the client_id. An empty Subject means the Issuer. The request
+// has the Subject as its parameter client_id too, which some servers demand.
 //
 // Everything else is as with [NewJWTBearerSource].
 func NewClientCredentialsSource(ctx context.Context, config ExchangeConfig) (oauth2.TokenSource, error) {
@@ -173,12 +171,12 @@ func (c ExchangeConfig) checkScopes() error {
 // newExchange checks all but the description of the assertion.
 func (c ExchangeConfig) newExchange(clientID string, grant grant) (*exchange, error) {
 	endpoint, err := url.Parse(c.TokenURL)
-	switch {
+	switch { // the URL may have a password
 	case c.TokenURL == "":
 		return nil, invalid("TokenURL: it is empty")
 	case err != nil || endpoint.Hostname() == "" || endpoint.User != nil || strings.Contains(c.TokenURL, "#"):
-		return nil, invalid("TokenURL: want an absolute URL without user and fragment") // it may have a password
-	case endpoint.Scheme != "https" && (endpoint.Scheme != "http" || !isLoopback(endpoint.Hostname())):
+		return nil, invalid("TokenURL: want an absolute URL without user and fragment")
+	case endpoint.Scheme != "https" && (endpoint.Scheme != "http" || !fetch.IsLoopback(endpoint.Hostname())):
 		return nil, invalid("TokenURL: want https; http is for loopback only")
 	}
 
@@ -206,10 +204,6 @@ func (c ExchangeConfig) newExchange(clientID string, grant grant) (*exchange, er
 		assertion: grant.assertion,
 		secrets:   secrets,
 	}, nil
-}
-
-func isLoopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // An exchange is the way from an assertion to an access token.

@@ -181,6 +181,7 @@ var exchangeFaults = []exchangeFault{
 		},
 	},
 	{name: "error with 200", status: 200, code: "invalid_grant", answer: say(200, asJSON, `{`+good+`,"error":"invalid_grant","error_description":"ECHO"}`)},
+	{name: "error with 200 and no token", status: 200, code: "slow_down", answer: say(200, asJSON, `{"error":"slow_down"}`)},
 	{name: "error", status: 400, code: "invalid_grant", answer: say(400, asJSON, `{"error":"invalid_grant","error_description":"bad ECHO","error_uri":"https://example.com/?ECHO"}`)},
 	{name: "error of the client", status: 401, code: "invalid_client", answer: say(401, asJSON, `{"error":"invalid_client"}`)},
 	{name: "error as a form", status: 400, code: "invalid_grant", answer: say(400, "application/x-www-form-urlencoded", "error=invalid_grant&error_description=ECHO")},
@@ -191,6 +192,7 @@ var exchangeFaults = []exchangeFault{
 	{name: "not found", status: 404, answer: say(404, "text/plain", "404 page not found")},
 	{name: "too many", status: 429, answer: say(429, asJSON, `{}`)},
 	{name: "internal error", status: 500, answer: say(500, "text/html", "ECHO")},
+	{name: "long page", status: 500, answer: say(500, "text/html", strings.Repeat("too long ", 10000))},
 	{name: "unavailable", status: 503, answer: say(503, "text/plain", "")},
 	{name: "token with 500", status: 500, answer: say(500, asJSON, `{`+good+`}`)},
 	{name: "301", status: 301, answer: redirect(301, "/api?assertion=ECHO")},
@@ -455,6 +457,23 @@ func TestExchangeTransportErrors(t *testing.T) {
 				}
 				checkConcealed(t, sent, chain(err)...)
 			})
+		}
+	}
+}
+
+// A query of the TokenURL may hold a key.
+func TestExchangeQuery(t *testing.T) {
+	for _, answer := range []func(http.ResponseWriter, *http.Request, string){raw(""), say(400, asJSON, "{}")} {
+		rig, sent := startFault(t, "JWTBearer")
+		rig.config.TokenURL += "?key=" + faultSecret
+		exchangeFault{answer: answer}.inject(rig, sent)
+		_, err := oauth2.NewJWTBearerSource(rig.ctx, rig.config)
+		checkConcealed(t, "", chain(err)...)
+		if retrieve, ok := errors.AsType[*xoauth2.RetrieveError](err); ok {
+			checkConcealed(t, "", retrieve.Response.Request.URL.String())
+		}
+		if err == nil || !strings.Contains(err.Error(), rig.endpoint.TokenURL()) {
+			t.Errorf("got error %v, want one that names the endpoint without its query", err)
 		}
 	}
 }

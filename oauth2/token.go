@@ -1,21 +1,24 @@
-// Package oauth2 makes token sources of keys that Google Cloud holds. Each
-// token is a JWT, signed by a signing method of package gcpjwt and sent as a
-// bearer token.
+// Package oauth2 logs in with keys that Google Cloud holds. It makes token sources, of
+// two kinds.
 //
-// A source keeps its token and renews it in the background from five minutes
-// before its expiry, so that a busy client never waits for a signature. Any
-// number of concurrent callers share one signature. While tokens cannot be
-// signed, the old one serves as long as it is valid, and the signature is tried
-// again at growing intervals.
+// The tokens of [NewTokenSource] and [JWTAccessTokenSource] are JWTs that the key signs,
+// for services that verify them themselves. Those of [NewJWTBearerSource] and
+// [NewClientCredentialsSource] are access tokens of another service, whose token endpoint
+// takes a signed JWT for them (RFC 7523). docs/RECIPES.md has recipes for Google
+// Workspace, Salesforce, Microsoft Entra, Okta, Snowflake, GitHub Apps and gRPC.
 //
-// Sources fit wherever an [oauth2.TokenSource] is taken; gRPC has
-// credentials/oauth.TokenSource for that. In an http.Client, put a source into
-// an [oauth2.Transport]: it asks for a token with each request, which costs next
-// to nothing and lets the source renew in time. [oauth2.NewClient] works too, but
-// puts an [oauth2.ReuseTokenSource] in between, which keeps a token of its own
-// until ten seconds before its expiry and has its callers wait for the next one.
-// As it also writes to the token, which all users of a source share, make one
-// such client per source and share the client.
+// A source keeps its token and renews it in the background before it expires, so that a
+// busy client never waits. Any number of callers share one signature and one request.
+// While none can be had, the old token serves for as long as it is valid, and attempts are
+// made at growing intervals.
+//
+// A source fits wherever an [oauth2.TokenSource] is taken. gRPC has
+// credentials/oauth.TokenSource for that. In an http.Client, put a source into an
+// [oauth2.Transport]: it asks for a token with each request, which costs next to nothing
+// and lets the source renew in time. [oauth2.NewClient] works too, but puts an
+// [oauth2.ReuseTokenSource] in between. That keeps a token until ten seconds before its
+// expiry, and its callers wait for the next one. It also writes to the token, which all
+// users of a source share: make one such client per source, and share the client.
 package oauth2
 
 import (
@@ -31,16 +34,18 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/refresh"
 )
 
-// JWTAccessTokenSource returns a source of tokens for audience that the service
-// account in config signs: with signBlob or signJwt, as config.IAMType says. A
-// token lives for an hour, and its iss and sub are the account.
+// JWTAccessTokenSource returns a source of tokens for audience that the service account in
+// config signs: with signBlob or signJwt, as config.IAMType says. A token lives for an hour,
+// and its iss and sub are the account.
 //
-// It is [NewTokenSource] for that case, and what is said there about ctx, the
-// first token and the source goes for it too. config must not be changed while
-// the source is in use. The errors of a configuration that cannot work are
-// [gcpjwt.ErrMissingConfig] for a nil config, and [gcpjwt.ErrInvalidConfig] for
-// an IAMType that is not set, a malformed account or an empty audience.
+// It is [NewTokenSource] for that case. What is said there about ctx, the first token and
+// the source goes for it too. config must not be changed while the source is in use. The
+// error is [gcpjwt.ErrMissingConfig] for a nil ctx or config, and [gcpjwt.ErrInvalidConfig] for an
+// IAMType that is not set, a malformed account or an empty audience.
 func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audience string) (oauth2.TokenSource, error) {
+	if ctx == nil {
+		return nil, errNilContext
+	}
 	if config == nil {
 		return nil, errs.Errorf("%w: JWTAccessTokenSource needs an *IAMConfig", gcpjwt.ErrMissingConfig)
 	}
@@ -61,25 +66,25 @@ func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audienc
 	})
 }
 
-// NewTokenSource returns a source of tokens as config describes them. It makes
-// the first one, so that a configuration that cannot work is known at once.
+// NewTokenSource returns a source of tokens as config describes them. It makes the first
+// one, so that a configuration that cannot work is known at once.
 //
-// ctx carries the method's configuration (see [gcpjwt.NewKMSContext] and
-// [gcpjwt.NewIAMContext]; App Engine needs none, but a context that reaches its
-// API also after the request at hand). Its end ends the wait for the first
-// token, but not the source: later tokens are made with the values of ctx and a
-// time limit of their own, 30 seconds. If the configuration has a Logger, that
-// is told of signatures that fail while the old token is still in use.
+// With config.Method, ctx carries the configuration of the key (see [gcpjwt.NewKMSContext]
+// and [gcpjwt.NewIAMContext]). App Engine needs a context that reaches its API also after
+// the request at hand. The end of ctx ends the wait for the first token, but not the
+// source: later tokens are made with the values of ctx and a time limit of their own, 30
+// seconds. Failures while the old token is in use go to the Logger of that configuration,
+// and to [slog.Default] where there is none, as with config.Signer.
 //
-// The error is [gcpjwt.ErrInvalidConfig] if config cannot work,
-// [gcpjwt.ErrMissingConfig] if ctx lacks what the method needs, and else what
-// [gcpjwt.SignedString] returns.
+// The error is [gcpjwt.ErrInvalidConfig] if config cannot work, [gcpjwt.ErrMissingConfig] if
+// ctx lacks what the method needs, and else what [gcpjwt.SignedString] returns.
 //
-// The source's Token method may be called concurrently. While its token is
-// fresh it takes no lock and allocates nothing, and it never returns a token
-// that has expired: from ten seconds before the expiry (a tenth of the lifetime,
-// if that is less) it waits for a new one or returns an error. The Expiry of a
-// token is its exp. Callers share the token and must not modify it.
+// The source's Token method may be called concurrently. While its token is fresh it takes no
+// lock and allocates nothing. A token is renewed from five minutes before its expiry, or a
+// quarter of its lifetime, if that is less. From ten seconds before the expiry, or a tenth of
+// the lifetime, Token waits for a new one or returns an error. It never returns a token that
+// has expired. The Expiry of a token is its exp. Callers share the token and must not modify
+// it.
 func NewTokenSource(ctx context.Context, config Config) (oauth2.TokenSource, error) {
 	maker, err := config.newMaker(ctx)
 	if err != nil {

@@ -210,6 +210,7 @@ func TestConfigIsCopied(t *testing.T) {
 func TestConstructionErrors(t *testing.T) {
 	iamServer, iam := start.IAM(t)
 	kmsServer, kms := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	var noContext context.Context
 	both := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(context.Background(), iam), kms)
 	account := func(change func(*gcpjwt.IAMConfig)) *gcpjwt.IAMConfig {
 		config := *iam
@@ -239,6 +240,11 @@ func TestConstructionErrors(t *testing.T) {
 		text string
 	}{
 		{"no method", source(both, oauth2.Config{}), gcpjwt.ErrInvalidConfig, "Signer or Method"},
+		{"no context", source(noContext, oauth2.Config{Method: gcpjwt.SigningMethodKMSES256}), gcpjwt.ErrMissingConfig, "context.Context"},
+		{"access: no context", func() error {
+			_, err := oauth2.JWTAccessTokenSource(noContext, iam, audience)
+			return err
+		}, gcpjwt.ErrMissingConfig, "context.Context"},
 		{"jwt's method", source(both, oauth2.Config{Method: jwt.SigningMethodES256}), gcpjwt.ErrInvalidConfig, "*jwt.SigningMethodECDSA"},
 		{"no KMS configuration", source(context.Background(), oauth2.Config{Method: gcpjwt.SigningMethodKMSES256}), gcpjwt.ErrMissingConfig, "KMSConfig"},
 		{"no IAM configuration", source(context.Background(), oauth2.Config{Method: gcpjwt.SigningMethodIAMJWT}), gcpjwt.ErrMissingConfig, "IAMConfig"},
@@ -399,12 +405,15 @@ func TestStockMethods(t *testing.T) {
 // A hit costs nothing.
 func TestTokenAllocates(t *testing.T) {
 	_, config := start.IAM(t)
-	source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
+	signed, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(1000, func() { mustToken(t, source) }); n != 0 {
-		t.Errorf("Token makes %v allocations, want none", n)
+	exchanged := startExchange(t).source(t, oauth2.NewJWTBearerSource)
+	for name, source := range map[string]xoauth2.TokenSource{"signed": signed, "exchanged": exchanged} {
+		if n := testing.AllocsPerRun(1000, func() { mustToken(t, source) }); n != 0 {
+			t.Errorf("%s: Token makes %v allocations, want none", name, n)
+		}
 	}
 }
 

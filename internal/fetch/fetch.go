@@ -115,13 +115,14 @@ func CheckURL(field, text string) error {
 	switch {
 	case u.Host == "" || u.Hostname() == "" || u.User != nil || strings.ContainsAny(text, "?#"):
 		return errs.Errorf("%w: %s %s: want an absolute URL without user, query and fragment", errs.ErrInvalidConfig, field, shown)
-	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
+	case u.Scheme == "https", u.Scheme == "http" && IsLoopback(u.Hostname()):
 		return nil
 	}
 	return errs.Errorf("%w: %s %s: want https", errs.ErrInvalidConfig, field, shown)
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a URL's host is this machine, where plain http is fit for anything.
+func IsLoopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
@@ -134,7 +135,7 @@ func stayingSecure(client *http.Client) *http.Client {
 	secure := *client
 	secure.CheckRedirect = func(request *http.Request, via []*http.Request) error {
 		switch {
-		case request.URL.Scheme != "https" && (via[len(via)-1].URL.Scheme == "https" || !isLoopback(request.URL.Hostname())):
+		case request.URL.Scheme != "https" && (via[len(via)-1].URL.Scheme == "https" || !IsLoopback(request.URL.Hostname())):
 			return errors.New("redirected to plain http")
 		case client.CheckRedirect != nil:
 			return client.CheckRedirect(request, via)
