@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/grpcauth"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -226,7 +226,8 @@ func TestReason(t *testing.T) {
 
 // 1,000 calls at once share one signature on the client.
 func TestClientSignsOnce(t *testing.T) {
-	google, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	google := gcpjwttest.NewKMS(t)
+	config := google.NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(t.Context(), config), oauth2.Config{
 		Method: gcpjwt.SigningMethodKMSES256, Issuer: tokens.Issuer, Subject: "somebody", Audience: []string{tokens.Audience},
 	})
