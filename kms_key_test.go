@@ -498,3 +498,58 @@ func TestKMSLoggers(t *testing.T) {
 		rig.accepts(third.Keyfunc, text)
 	})
 }
+
+// C14: a forged token without kid costs 16 verifications at most, those with the newest keys.
+func TestKMSManyCandidates(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for _, algorithm := range []systest.Algorithm{systest.HMAC256, systest.P384, systest.Ed25519} {
+			t.Run("C14/"+algorithm.String(), func(t *testing.T) {
+				t.Parallel()
+				server, _ := start.KMS(t)
+				row := systest.RowOf(algorithm)
+				versions := []string{systest.Create(t, server, algorithm)}
+				cryptoKey := systest.CryptoKeyOf(versions[0])
+				for range 99 {
+					version, err := server.CreateVersion(cryptoKey)
+					if err != nil {
+						t.Fatal(err)
+					}
+					versions = append(versions, version)
+				}
+				client := connect(t, server)
+				keyfunc := systest.KMSKeyfunc(t, t.Context(), client, cryptoKey)
+				ctx := systest.KMSContext(t.Context(), client, cryptoKey)
+				for i, good := range map[int]bool{99: true, 84: true, 83: false, 0: false} {
+					text := systest.SignBare(t, systest.KMSContext(t.Context(), client, versions[i]), row.Method, row.Alg)
+					server.ResetCalls()
+					token, err := jwt.Parse(text, keyfunc)
+					if good != (err == nil) || !good && !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+						t.Errorf("a token without kid by version %d: %v, want it accepted: %t", i+1, err, good)
+					}
+					if got := server.Calls(""); row.IsMAC() && got != min(16, 100-i) || !row.IsMAC() && got != 0 {
+						t.Errorf("a token without kid by version %d cost %d calls", i+1, got)
+					}
+					if key, err := keyfunc(token); !row.IsMAC() && (err != nil || len(key.(jwt.VerificationKeySet).Keys) != 16) {
+						t.Errorf("a token without kid has %v, %v to try, want 16 keys", key, err)
+					}
+					signingString, mac := systest.Split(t, text)
+					server.ResetCalls()
+					if err := row.Method.Verify(signingString, mac, ctx); row.IsMAC() && good != (err == nil) {
+						t.Errorf("Verify with a context of a MAC by version %d: %v, want it accepted: %t", i+1, err, good)
+					}
+					if got := server.Calls("MacVerify"); got > 16 {
+						t.Errorf("Verify with a context cost %d calls of MacVerify", got)
+					}
+				}
+				// With a kid each of the hundred is found.
+				for _, version := range versions {
+					text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
+					if _, err := jwt.Parse(text, keyfunc); err != nil {
+						t.Errorf("a token by %s: %v", version, err)
+					}
+				}
+			})
+		}
+	})
+}

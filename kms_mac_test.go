@@ -526,3 +526,50 @@ func TestKMSMacVerificationIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// C07: a pinned MAC version serves its own algorithm. A token of another costs no call and is
+// nobody's outage, with and without kid, whatever its MAC's length.
+func TestKMSMacPinnedAlgorithm(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		for _, row := range systest.Rows {
+			if !row.IsMAC() {
+				continue
+			}
+			t.Run("C07/"+row.Alg, func(t *testing.T) {
+				t.Parallel()
+				server, _ := start.KMS(t)
+				version := systest.Create(t, server, row.Algorithm)
+				client := connect(t, server)
+				keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
+				ctx := systest.KMSContext(t.Context(), connect(t, server), version)
+				for _, other := range systest.Rows {
+					if !other.IsMAC() || other.Alg == row.Alg {
+						continue
+					}
+					server.ResetCalls()
+					for _, alg := range []string{other.Alg, other.Alias} {
+						for _, kid := range []string{"", `,"kid":"` + gcpjwt.KMSKeyID(version) + `"`} {
+							for _, size := range []int{row.Size, other.Size} {
+								text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`+alg+`"`+kid+`}`)) +
+									".e30." + base64.RawURLEncoding.EncodeToString(make([]byte, size))
+								_, err := jwt.Parse(text, keyfunc)
+								if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+									t.Errorf("%s%s, %d bytes: %v, want ErrAlgorithmMismatch", alg, kid, size, err)
+								}
+							}
+						}
+					}
+					if got := server.Calls(""); got != 0 {
+						t.Errorf("%d calls, want 0", got)
+					}
+					// A context as key has the method ask, but is told apart as well.
+					err := other.Method.Verify("a.b", make([]byte, other.Size), ctx)
+					if !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) || errors.Is(err, gcpjwt.ErrKeysUnavailable) {
+						t.Errorf("%s.Verify with a context: %v, want ErrAlgorithmMismatch", other.Alias, err)
+					}
+				}
+			})
+		}
+	})
+}

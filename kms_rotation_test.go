@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +21,11 @@ import (
 	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
@@ -36,6 +40,7 @@ type kmsRig struct {
 	server    *testutil.KMS
 	client    *kms.KeyManagementClient
 	cryptoKey string
+	generated time.Time // of the version that a test is about
 }
 
 func kmsBubble(t *testing.T, f func(rig *kmsRig)) {
@@ -1078,4 +1083,311 @@ func TestMLDSAMigration(t *testing.T) {
 			}
 		}
 	}
+}
+
+// C15: a renewal costs one GetPublicKey for each new version, also where a CryptoKey, or all
+// of them together, have more versions than the process keeps in mind otherwise.
+func TestRotationManyMoreVersions(t *testing.T) {
+	tests := map[string]struct{ keys, versions int }{
+		"one key of 5,000":    {1, 5000},
+		"110 keys of 40 each": {110, 40},
+	}
+	for name, tt := range tests {
+		t.Run("C15/"+name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				defer time.Sleep(time.Minute)
+				server, client := start.KMS(t, testutil.InMemory())
+				var keys []string
+				var keyfuncs []jwt.Keyfunc
+				for i := range tt.keys {
+					first, err := server.CreateKey(fmt.Sprintf("key-%d", i), systest.Ed25519)
+					if err != nil {
+						t.Fatal(err)
+					}
+					keys = append(keys, systest.CryptoKeyOf(first))
+					for range tt.versions - 1 {
+						if _, err := server.CreateVersion(keys[i]); err != nil {
+							t.Fatal(err)
+						}
+					}
+					keyfuncs = append(keyfuncs, systest.KMSKeyfunc(t, t.Context(), client, keys[i]))
+				}
+				if got, want := server.Calls("GetPublicKey"), tt.keys*tt.versions; got != want {
+					t.Errorf("GetPublicKey was called %d times, want %d", got, want)
+				}
+				other := systest.Client(t, server)
+				for renewal := range 3 {
+					var texts []string
+					for _, key := range keys {
+						version, err := server.CreateVersion(key)
+						if err != nil {
+							t.Fatal(err)
+						}
+						texts = append(texts, systest.Sign(t, systest.KMSContext(t.Context(), other, version), gcpjwt.SigningMethodKMSEdDSA, nil))
+					}
+					time.Sleep(systest.Refresh)
+					server.ResetCalls()
+					for i, keyfunc := range keyfuncs {
+						if _, err := jwt.Parse(texts[i], keyfunc); err != nil {
+							t.Errorf("jwt.Parse: %v", err)
+						}
+					}
+					synctest.Wait()
+					if got := server.Calls("GetPublicKey"); got != tt.keys {
+						t.Errorf("renewal %d: GetPublicKey was called %d times, want once for each of %d new versions", renewal+1, got, tt.keys)
+					}
+				}
+			})
+		})
+	}
+}
+
+// C40: a list that hangs is left after 10 seconds, or with the caller's context, though Google's
+// REST client takes no notice of either. Four are left behind at most.
+func TestRotationHangingList(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			server, _ := start.KMS(t, testutil.InMemory())
+			config := kmsUse{algorithm: systest.P256, rotating: true}.config(t, server, connect)
+			ctx := gcpjwt.NewKMSContext(t.Context(), config)
+			release := make(chan struct{})
+			hang := func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+				if method == "ListCryptoKeyVersions" {
+					select { // as a server that has lost the client, too
+					case <-release:
+					case <-ctx.Done():
+					}
+				}
+				return next(ctx, req)
+			}
+			server.Intercept(hang)
+			for range 20 {
+				hurried, cancel := context.WithTimeout(ctx, time.Second)
+				began := time.Now()
+				_, err := gcpjwt.SignedString(hurried, jwt.New(gcpjwt.SigningMethodKMSES256))
+				cancel()
+				if took := time.Since(began); err == nil || took > time.Second {
+					t.Errorf("C40: SignedString: %v after %v, want an error within a second", err, took)
+				}
+				began = time.Now()
+				_, err = gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
+				if took := time.Since(began); !errors.Is(err, gcpjwt.ErrKeysUnavailable) || took > systest.FetchLimit+100*time.Millisecond {
+					t.Errorf("C40: KMSVerifyKeyfunc: %v after %v, want ErrKeysUnavailable within %v", err, took, systest.FetchLimit)
+				}
+				time.Sleep(systest.Backoff)
+			}
+			if got := server.Calls("ListCryptoKeyVersions"); strings.Contains(t.Name(), "REST") && got > 4 {
+				t.Errorf("C40: %d lists hang, want 4 at most", got)
+			}
+			server.Intercept(nil)
+			close(release)
+			time.Sleep(systest.Backoff)
+			if _, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSES256)); err != nil {
+				t.Errorf("C40: SignedString once the server answers: %v", err)
+			}
+		})
+	})
+}
+
+// C40: a connection that is cut once is nobody's to notice, over REST too.
+func TestRotationCutConnection(t *testing.T) {
+	t.Parallel()
+	for _, use := range kmsUses {
+		t.Run(fmt.Sprintf("C40/%s/rotating=%t", use.rpc, use.rotating), func(t *testing.T) {
+			t.Parallel()
+			server, _ := start.KMS(t)
+			config := use.config(t, server, kmsTransports[1].connect)
+			server.CutREST(use.rpc, 1)
+			if err := kmsSignAndVerify(t.Context(), config, systest.RowOf(use.algorithm)); err != nil {
+				t.Errorf("cut once: %v", err)
+			}
+			// Twice is an outage.
+			config.KMSClient = kmsTransports[1].connect(t, server)
+			server.CutREST(use.rpc, 1000)
+			server.ResetCalls()
+			if err := kmsSignAndVerify(t.Context(), config, systest.RowOf(use.algorithm)); err == nil {
+				t.Error("cut for good: no error")
+			}
+			// net/http itself repeats a GET on a connection that had been idle.
+			if got := server.Calls(use.rpc); got < 2 || got > 3 {
+				t.Errorf("cut for good: %d calls of %s, want 2", got, use.rpc)
+			}
+		})
+	}
+}
+
+// ActivationDelay is how long after its generation a version first signs. Where all are newer
+// the oldest signs, which most verifiers know.
+func TestRotationActivationDelay(t *testing.T) {
+	for delay, want := range map[time.Duration]time.Duration{
+		0:                systest.Refresh / 2,
+		-1:               0,
+		-time.Hour:       0,
+		time.Nanosecond:  time.Nanosecond,
+		time.Minute:      time.Minute,
+		20 * time.Minute: 20 * time.Minute,
+	} {
+		t.Run(delay.String(), func(t *testing.T) {
+			kmsBubble(t, func(rig *kmsRig) {
+				config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, ActivationDelay: delay}
+				ctx := gcpjwt.NewKMSContext(rig.Context(), config)
+				signer, err := gcpjwt.NewKMSSigner(rig.Context(), config)
+				if err != nil {
+					rig.Fatal(err)
+				}
+				by := func(n int) {
+					rig.Helper()
+					text, err := signer.Sign(rig.Context(), jwt.MapClaims{})
+					if err != nil {
+						rig.Fatal(err)
+					}
+					for _, text := range []string{text, systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)} {
+						if got := systest.Header(rig, text)["kid"]; got != gcpjwt.KMSKeyID(rig.version(n)) {
+							rig.Errorf("%v after version 2 was generated version %s signs, want %d", time.Since(rig.generated), rig.number(got), n)
+						}
+					}
+				}
+				by(1)
+				rig.create()
+				rig.generated = time.Now()
+				// Another list, as an unknown kid sets off.
+				rig.refuses(signer.Keyfunc, systest.Relabel(rig, systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil), "kid", "unknown"), gcpjwt.ErrUnknownKeyID)
+				for time.Since(rig.generated) < want {
+					by(1)
+					time.Sleep(min(want/10+1, want-time.Since(rig.generated)))
+				}
+				by(2)
+			})
+		})
+	}
+}
+
+// A CryptoKey whose versions are all new doesn't change its mind with each of them.
+func TestRotationAllVersionsNew(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		first, err := rig.server.CreateKey("new", systest.P256)
+		if err != nil {
+			rig.Fatal(err)
+		}
+		rig.cryptoKey = systest.CryptoKeyOf(first)
+		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, KeyRefresh: 10 * time.Second, ActivationDelay: 10 * time.Minute}
+		ctx := gcpjwt.NewKMSContext(rig.Context(), config)
+		began := time.Now()
+		last := 1
+		for time.Since(began) < 25*time.Minute {
+			if age := time.Since(began); age == 3*time.Minute || age == 6*time.Minute {
+				rig.create()
+			}
+			got := systest.Header(rig, systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil))["kid"]
+			n, _ := strconv.Atoi(rig.number(got))
+			if n < last {
+				rig.Errorf("after %v version %d signs, though %d has signed", time.Since(began), n, last)
+			}
+			if age := time.Since(began) - time.Duration(n-1)*3*time.Minute; n > 1 && age < 10*time.Minute {
+				rig.Errorf("version %d signs when it is %v old", n, age)
+			}
+			last = n
+			time.Sleep(10 * time.Second)
+		}
+		if last != 3 {
+			rig.Errorf("in the end version %d signs, want 3", last)
+		}
+	})
+}
+
+// A version whose key was imported has no time of generation: that of the import counts.
+func TestRotationImportedVersion(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		rig.create()
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			resp, err := next(ctx, req)
+			if resp, ok := resp.(*kmspb.ListCryptoKeyVersionsResponse); ok {
+				for _, v := range resp.CryptoKeyVersions {
+					v.ImportTime, v.GenerateTime = v.GenerateTime, nil
+					v.CreateTime = timestamppb.New(time.Now().Add(-time.Hour))
+				}
+			}
+			return resp, err
+		})
+		rig.signs(1, 0)
+		time.Sleep(systest.Refresh/2 - 1)
+		rig.signs(1, 0)
+		time.Sleep(1)
+		rig.signs(2, 0)
+	})
+}
+
+// What changes is told (Info): versions that come into use and go out of it, and the first
+// signature of each in this process.
+func TestRotationTellsOfChanges(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		log := new(kmsLog)
+		config := &gcpjwt.KMSConfig{KeyPath: rig.cryptoKey, KMSClient: rig.client, Logger: slog.New(slog.NewJSONHandler(log, nil))}
+		ctx := gcpjwt.NewKMSContext(rig.Context(), config)
+		told := func(want ...string) {
+			rig.Helper()
+			synctest.Wait()
+			var got []string
+			for _, record := range log.records(rig.T) {
+				text := strings.TrimPrefix(record["msg"].(string), "gcpjwt: a version of a Cloud KMS key ")
+				got = append(got, fmt.Sprint(record["level"], " ", path.Base(record["version"].(string)), " ", text))
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				rig.Errorf("told (-want +got):\n%s", diff)
+			}
+		}
+		for range 3 {
+			systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		}
+		want := []string{"INFO 1 comes into use", "INFO 1 signs for the first time in this process"}
+		told(want...)
+		rig.create()
+		for range 3 {
+			time.Sleep(systest.Refresh)
+			systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		}
+		want = append(want, "INFO 2 comes into use", "INFO 2 signs for the first time in this process")
+		told(want...)
+		rig.server.SetState(rig.version(1), systest.Disabled)
+		for range 3 {
+			time.Sleep(systest.Refresh)
+			systest.Sign(rig, ctx, gcpjwt.SigningMethodKMSES256, nil)
+		}
+		told(append(want, "INFO 1 goes out of use")...)
+	})
+}
+
+// Public keys that cannot be read in time are left for later, and none is asked for twice.
+func TestRotationSlowPublicKeys(t *testing.T) {
+	kmsBubble(t, func(rig *kmsRig) {
+		for range 99 {
+			rig.create()
+		}
+		text := rig.by(rig.version(1))
+		rig.server.ResetCalls()
+		rig.server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			if method == "GetPublicKey" {
+				time.Sleep(4 * time.Second)
+			}
+			return next(ctx, req)
+		})
+		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		if got := rig.server.Calls("GetPublicKey"); got > 30 {
+			rig.Errorf("in 10 seconds GetPublicKey was called %d times, want 8 at once, 4 seconds each", got)
+		}
+		if _, err := jwt.Parse(text, keyfunc); err != nil {
+			rig.Errorf("jwt.Parse: %v", err)
+		}
+		for range 5 { // renewals, each of which fills in some more
+			time.Sleep(systest.Refresh)
+			jwt.Parse(text, keyfunc)
+		}
+		synctest.Wait()
+		if got := rig.server.Calls("GetPublicKey"); got != 100 {
+			rig.Errorf("GetPublicKey was called %d times, want once for each of 100 versions", got)
+		}
+	})
 }

@@ -20,16 +20,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"filippo.io/mldsa"
 	"filippo.io/mldsa/mldsacrypto"
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/googleapis/gax-go/v2/apierror"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
@@ -320,117 +315,6 @@ func TestKMSPSSSaltLength(t *testing.T) {
 			}
 		}
 	}
-}
-
-// kmsUses are the RPCs that signing and verifying make, and what makes each.
-var kmsUses = []kmsUse{
-	{"GetPublicKey", systest.P256, false},
-	{"GetPublicKey", systest.P256, true},
-	{"ListCryptoKeyVersions", systest.P256, true},
-	{"AsymmetricSign", systest.P256, false},
-	{"AsymmetricSign", systest.Ed25519, true},
-	{"MacSign", systest.HMAC256, false},
-	{"MacVerify", systest.HMAC256, false},
-	{"MacVerify", systest.HMAC256, true},
-}
-
-type kmsUse struct {
-	rpc       string
-	algorithm systest.Algorithm
-	rotating  bool // KeyPath is a CryptoKey's
-}
-
-func (use kmsUse) config(t *testing.T, server *testutil.KMS, connect kmsConnect) *gcpjwt.KMSConfig {
-	config := &gcpjwt.KMSConfig{KeyPath: systest.Create(t, server, use.algorithm), KMSClient: connect(t, server)}
-	if use.rotating {
-		config.KeyPath = systest.CryptoKeyOf(config.KeyPath)
-	}
-	return config
-}
-
-// kmsSignAndVerify makes all calls that a key takes, once each.
-func kmsSignAndVerify(ctx context.Context, config *gcpjwt.KMSConfig, row systest.Row) error {
-	text, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, config), jwt.New(row.Method))
-	if err != nil {
-		return err
-	}
-	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
-	if err != nil {
-		return err
-	}
-	_, err = jwt.Parse(text, keyfunc)
-	return err
-}
-
-// C11: one policy for all calls. One error of a server that is down or busy is nobody's to
-// see; one that no waiting mends is seen at once.
-func TestKMSRetries(t *testing.T) {
-	t.Parallel()
-	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		for code, retried := range map[codes.Code]bool{
-			codes.Unavailable: true, codes.DeadlineExceeded: true, codes.ResourceExhausted: true,
-			codes.Aborted: false, codes.NotFound: false, codes.Unauthenticated: false,
-		} {
-			for _, use := range kmsUses {
-				t.Run(fmt.Sprintf("C11/%s/%s/rotating=%t", code, use.rpc, use.rotating), func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
-						config := use.config(t, server, connect)
-						kmsFailNext(server, use.rpc, 1, status.Error(code, "once"))
-						start := time.Now()
-						err := kmsSignAndVerify(t.Context(), config, systest.RowOf(use.algorithm))
-						took := time.Since(start)
-						if retried && (err != nil || took < 50*time.Millisecond || took > 100*time.Millisecond) {
-							t.Errorf("%v after %v, want the error made good for after 50 to 100 ms", err, took)
-						}
-						if !retried && (status.Code(err) != code || took != 0) {
-							t.Errorf("%v after %v, want %v at once", err, took, code)
-						}
-					})
-				})
-			}
-		}
-	})
-}
-
-// R02, C11: an exhausted quota is waited for, for as long as the caller likes, or 10 seconds
-// and three attempts for what is read, and is then the caller's to see.
-func TestKMSResourceExhausted(t *testing.T) {
-	t.Parallel()
-	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		for _, use := range kmsUses {
-			t.Run(fmt.Sprintf("R02/%s/rotating=%t", use.rpc, use.rotating), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					server, _ := start.KMS(t, testutil.InMemory())
-					config := use.config(t, server, connect)
-					signs := strings.HasSuffix(use.rpc, "Sign")
-					kmsFailNext(server, use.rpc, 1000, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'."))
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-					defer cancel()
-					start := time.Now()
-					err := kmsSignAndVerify(ctx, config, systest.RowOf(use.algorithm))
-					took := time.Since(start)
-					if status.Code(err) != codes.ResourceExhausted || errors.Is(err, context.DeadlineExceeded) != signs {
-						t.Errorf("got %v, want RESOURCE_EXHAUSTED, and the end of the context too for a signature", err)
-					}
-					if _, ok := errors.AsType[*apierror.APIError](err); !ok {
-						t.Errorf("got %v, want an *apierror.APIError within", err)
-					}
-					if err != nil && (!strings.HasPrefix(err.Error(), "gcpjwt: ") || !strings.Contains(err.Error(), "Quota exceeded")) && signs {
-						t.Errorf("the error is %q", err)
-					}
-					if signs && took != 20*time.Second || !signs && took > time.Second {
-						t.Errorf("that took %v", took)
-					}
-					if got := server.Calls(use.rpc); signs && (got < 5 || got > 10) || !signs && got != 3 {
-						t.Errorf("%s was called %d times", use.rpc, got)
-					}
-				})
-			})
-		}
-	})
 }
 
 // C05: r and s of an answer are in [1, n-1], or it isn't one. The nearest to it are n itself
