@@ -3,6 +3,7 @@ package gcpjwt
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"sync/atomic"
 	"time"
@@ -60,25 +61,26 @@ func (m *SigningMethodAppEngineImpl) Sign(signingString string, key any) ([]byte
 }
 
 func (m *SigningMethodAppEngineImpl) signedString(ctx context.Context, d *draft) (string, error) {
-	return signLearningKeyID(d, certificateAlg, &m.lastKeyID, func(signingString string) (string, []byte, error) {
-		return signForApp(ctx, signingString)
-	})
+	sign := func(text string) (string, []byte, error) { return signForApp(ctx, text) }
+	return signLearningKeyID(d, certificateAlg, &m.lastKeyID, sign)
 }
 
-func signForApp(ctx context.Context, signingString string) (kid string, sig []byte, err error) {
+func signForApp(ctx context.Context, text string) (kid string, sig []byte, err error) {
 	type signature struct {
 		kid string
 		sig []byte
 	}
-	signed, err := callAppEngine(ctx, "SignForApp", signingString, func(ctx context.Context) (s signature, err error) {
-		s.kid, s.sig, err = appengine.SignBytes(ctx, []byte(signingString))
+	sign := func(ctx context.Context) (s signature, err error) {
+		s.kid, s.sig, err = appengine.SignBytes(ctx, []byte(text))
 		return s, err
-	})
+	}
+	signed, err := callAppEngine(ctx, "SignForApp", text, sign)
 	switch {
 	case err != nil:
 		return "", nil, err
 	case signed.kid == "" || !isRSASignature(signed.sig):
-		return "", nil, errs.Errorf("%w: SignForApp: no RSA signature or no key name in it", ErrIntegrity)
+		return "", nil, errs.Errorf("%w: SignForApp: no RSA signature or no key name in it",
+			ErrIntegrity)
 	}
 	return signed.kid, signed.sig, nil
 }
@@ -93,7 +95,9 @@ const appEngineTimeout = 10 * time.Second
 
 // callAppEngine makes a call through the SDK, which has an error of its own for a deadline.
 // sent is what must not be repeated in an error.
-func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx context.Context) (T, error)) (T, error) {
+func callAppEngine[T any](
+	ctx context.Context, name, sent string, call func(ctx context.Context) (T, error),
+) (T, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, appEngineTimeout)
@@ -106,7 +110,8 @@ func callAppEngine[T any](ctx context.Context, name, sent string, call func(ctx 
 	if appengine.IsTimeoutError(err) && !errors.Is(err, context.DeadlineExceeded) {
 		err = errs.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
-	op := calling{verb: "App Engine's", name: name + " (which takes App Engine Standard with app_engine_apis: true)", sent: sent}
+	const needs = " (which takes App Engine Standard with app_engine_apis: true)"
+	op := calling{verb: "App Engine's", name: name + needs, sent: sent}
 	return value, op.failed(ctx, err)
 }
 
@@ -116,7 +121,9 @@ var appEngineCache = registry.New[time.Duration, keyset.Shared]()
 
 // appEngineCertificates returns the key source of the app. Calls carry the values of ctx, as
 // App Engine may ask for the ticket of a request.
-func appEngineCertificates(ctx context.Context, cached bool, expiration time.Duration) *keyset.Published {
+func appEngineCertificates(
+	ctx context.Context, cached bool, expiration time.Duration,
+) *keyset.Published {
 	ctx = context.WithoutCancel(ctx)
 	source := &keyset.Published{
 		Shared:     appEngineCache.Get(expiration, func() *keyset.Shared { return new(keyset.Shared) }),
@@ -163,60 +170,81 @@ func readAppEngineCertificates(ctx context.Context) (*keyset.Set, fetch.Lifetime
 // parseAppEngineCertificates reads a GetPublicCertificateForAppResponse:
 // certificates {key_name = 1, x509_certificate_pem = 2} = 1,
 // max_client_cache_time_in_second = 2.
-func parseAppEngineCertificates(message []byte) (pems map[string][]byte, lifetime fetch.Lifetime, err error) {
+func parseAppEngineCertificates(message []byte) (map[string][]byte, fetch.Lifetime, error) {
 	const maxSeconds = math.MaxInt64 / uint64(time.Second)
-	pems = make(map[string][]byte)
-	err = eachField(message, func(number protowire.Number, value []byte, integer uint64) error {
+	pems := make(map[string][]byte)
+	var lifetime fetch.Lifetime
+	for field, err := range fields(message) {
+		if err != nil {
+			return nil, fetch.Lifetime{}, err
+		}
 		switch {
-		case number == 1 && value != nil:
+		case field.number == 1 && field.bytes != nil:
 			var kid string
 			var text []byte
-			if err := eachField(value, func(number protowire.Number, value []byte, _ uint64) error {
-				switch number {
-				case 1:
-					kid = string(value)
-				case 2:
-					text = value
+			for field, err := range fields(field.bytes) {
+				if err != nil {
+					return nil, fetch.Lifetime{}, err
 				}
-				return nil
-			}); err != nil {
-				return err
+				switch field.number {
+				case 1:
+					kid = string(field.bytes)
+				case 2:
+					text = field.bytes
+				}
 			}
 			pems[kid] = text
-		case number == 2 && value == nil && integer <= math.MaxInt64: // it is signed
-			lifetime = fetch.Lifetime{Stated: true, Value: time.Duration(min(integer, maxSeconds)) * time.Second}
-		}
-		return nil
-	})
-	return pems, lifetime, err
-}
-
-// eachField calls f with each field of a protocol buffer message: value for
-// bytes, else integer.
-func eachField(message []byte, f func(number protowire.Number, value []byte, integer uint64) error) error {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		message = message[n:]
-		var value []byte
-		var integer uint64
-		switch kind {
-		case protowire.BytesType:
-			value, n = protowire.ConsumeBytes(message)
-		case protowire.VarintType:
-			integer, n = protowire.ConsumeVarint(message)
-		default:
-			n = protowire.ConsumeFieldValue(number, kind, message)
-		}
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		message = message[n:]
-		if err := f(number, value, integer); err != nil {
-			return err
+		case field.number == 2 && field.bytes == nil && field.integer <= math.MaxInt64: // it is signed
+			lifetime.Stated = true
+			lifetime.Value = time.Duration(min(field.integer, maxSeconds)) * time.Second
 		}
 	}
-	return nil
+	return pems, lifetime, nil
+}
+
+// field is a field of a protocol buffer message: of bytes, or else of an integer.
+type field struct {
+	number  protowire.Number
+	bytes   []byte
+	integer uint64
+}
+
+// fields returns the fields of a message, and an error in the place of what isn't one.
+func fields(message []byte) iter.Seq2[field, error] {
+	return func(yield func(field, error) bool) {
+		for len(message) > 0 {
+			f, n := consumeField(message)
+			if n < 0 {
+				yield(f, protowire.ParseError(n))
+				return
+			}
+			if !yield(f, nil) {
+				return
+			}
+			message = message[n:]
+		}
+	}
+}
+
+// consumeField reads the field that message begins with, and how long it is. A negative length
+// is an error.
+func consumeField(message []byte) (f field, n int) {
+	number, kind, n := protowire.ConsumeTag(message)
+	if n < 0 {
+		return f, n
+	}
+	f.number = number
+	var m int
+	switch kind {
+	case protowire.BytesType:
+		f.bytes, m = protowire.ConsumeBytes(message[n:])
+	case protowire.VarintType:
+		f.integer, m = protowire.ConsumeVarint(message[n:])
+	default:
+		m = protowire.ConsumeFieldValue(number, kind, message[n:])
+	}
+	if m < 0 {
+		return f, m
+	}
+	return f, n + m
 }

@@ -51,7 +51,8 @@ func (c *IAMConfig) certificates(cached bool) (*keyset.Published, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Path == "" {
-		return nil, errs.Errorf("%w: CertificateURL %s: want a path, as the account is appended to it", ErrInvalidConfig, errs.Quote(base))
+		return nil, errs.Errorf("%w: CertificateURL %s: want a path, as the account is appended to it",
+			ErrInvalidConfig, errs.Quote(base))
 	}
 	if c.CacheExpiration < 0 {
 		return nil, errs.Errorf("%w: CacheExpiration is negative", ErrInvalidConfig)
@@ -88,11 +89,12 @@ func isCertificateAlg(alg string) bool { return alg == certificateAlg }
 
 // certificatesFailed says which certificates could not be read.
 func (c *IAMConfig) certificatesFailed(err error) error {
+	hint := ""
 	var status *fetch.StatusError
 	if errors.As(err, &status) && status.Code == http.StatusNotFound {
-		return errs.Errorf("read the certificates of %s (check ServiceAccount, and CertificateURL if the account is of another universe domain): %w", c.ServiceAccount, err)
+		hint = " (check ServiceAccount, and CertificateURL if the account is of another universe domain)"
 	}
-	return errs.Errorf("read the certificates of %s: %w", c.ServiceAccount, err)
+	return errs.Errorf("read the certificates of %s%s: %w", c.ServiceAccount, hint, err)
 }
 
 // parseCertificates reads a JSON object of PEM certificates or public keys by

@@ -239,7 +239,8 @@ func SignedString(ctx context.Context, token *jwt.Token) (string, error) {
 		isMethod() bool
 	})
 	if !ok {
-		return "", errs.Errorf("SignedString needs a signing method of this package, not %T: %w", token.Method, jwt.ErrInvalidKeyType)
+		return "", errs.Errorf("SignedString needs a signing method of this package, not %T: %w",
+			token.Method, jwt.ErrInvalidKeyType)
 	}
 	if !method.isMethod() {
 		return "", errNoMethod

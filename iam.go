@@ -156,7 +156,8 @@ func (c *IAMConfig) Issuer() string {
 func iamConfig(ctx context.Context) (*IAMConfig, error) {
 	config, ok := IAMFromContext(ctx)
 	if !ok {
-		return nil, errs.Errorf("%w: the context carries no *IAMConfig: make it with NewIAMContext", ErrMissingConfig)
+		return nil, errs.Errorf("%w: the context carries no *IAMConfig: make it with NewIAMContext",
+			ErrMissingConfig)
 	}
 	return config, config.check()
 }
@@ -184,7 +185,8 @@ func checkAccount(field, account string) error {
 		!email && account != "" && strings.Trim(account, "0123456789") == "":
 		return nil
 	}
-	return errs.Errorf("%w: %s %s: want a service account's email address or unique ID, without projects/-/serviceAccounts/", ErrInvalidConfig, field, errs.Quote(account))
+	return errs.Errorf("%w: %s %s: want a service account's email address or unique ID, "+
+		"without projects/-/serviceAccounts/", ErrInvalidConfig, field, errs.Quote(account))
 }
 
 // isName reports whether s consists of letters, digits and marks, and not of dots
@@ -220,12 +222,18 @@ func (c *IAMConfig) signerID() iamSignerID {
 }
 
 func (c *IAMConfig) lastKeyID() *atomic.Pointer[string] {
-	return iamKeyIDs.Get(c.signerID(), func() *atomic.Pointer[string] { return new(atomic.Pointer[string]) })
+	return iamKeyIDs.Get(c.signerID(), func() *atomic.Pointer[string] {
+		return new(atomic.Pointer[string])
+	})
 }
+
+// iamCall makes one attempt of a call as an account that is reached through delegates.
+type iamCall func(ctx context.Context, accounts *iamcredentials.ProjectsServiceAccountsService,
+	account string, delegates []string) error
 
 // callIAM makes a call to the IAM Credentials API, named by its REST method. sent is what must
 // not be repeated in an error.
-func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) error, sent string) error {
+func callIAM(ctx context.Context, config *IAMConfig, name, sent string, call iamCall) error {
 	service, err := defaultIAMService.get(ctx, config.IAMService)
 	if err != nil {
 		return err
@@ -240,7 +248,8 @@ func callIAM(ctx context.Context, config *IAMConfig, name string, call func(ctx 
 		grant: "iam.serviceAccounts." + name + " (roles/iam.serviceAccountTokenCreator) on that account",
 	}
 	return op.do(ctx, retry.Sign, func(ctx context.Context) error {
-		return call(ctx, service, prefix+config.ServiceAccount, delegates)
+		accounts := service.Projects.ServiceAccounts
+		return call(ctx, accounts, prefix+config.ServiceAccount, delegates)
 	})
 }
 
@@ -258,14 +267,19 @@ func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]b
 	return sig, err
 }
 
-func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (kid string, sig []byte, err error) {
-	request := &iamcredentials.SignBlobRequest{Payload: base64.StdEncoding.EncodeToString([]byte(signingString))}
+func signBlobAs(
+	ctx context.Context, config *IAMConfig, text string,
+) (kid string, sig []byte, err error) {
 	var response *iamcredentials.SignBlobResponse
-	err = callIAM(ctx, config, "signBlob", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
-		request.Delegates = delegates
-		response, err = service.Projects.ServiceAccounts.SignBlob(account, request).Context(ctx).Do()
+	err = callIAM(ctx, config, "signBlob", text, func(ctx context.Context,
+		accounts *iamcredentials.ProjectsServiceAccountsService, account string, delegates []string,
+	) (err error) {
+		response, err = accounts.SignBlob(account, &iamcredentials.SignBlobRequest{
+			Delegates: delegates,
+			Payload:   base64.StdEncoding.EncodeToString([]byte(text)),
+		}).Context(ctx).Do()
 		return err
-	}, signingString)
+	})
 	if err != nil {
 		return "", nil, err
 	}
@@ -274,13 +288,13 @@ func signBlobAs(ctx context.Context, config *IAMConfig, signingString string) (k
 	}
 	sig, err = base64.StdEncoding.DecodeString(response.SignedBlob)
 	if err != nil || !isRSASignature(sig) || response.KeyId == "" {
-		return "", nil, errs.Errorf("%w: signBlob as %s: no RSA signature or no key ID in it", ErrIntegrity, config.ServiceAccount)
+		return "", nil, errs.Errorf("%w: signBlob as %s: no RSA signature or no key ID in it",
+			ErrIntegrity, config.ServiceAccount)
 	}
 	return response.KeyId, sig, nil
 }
 
 func signedByBlob(ctx context.Context, config *IAMConfig, d *draft) (string, error) {
-	return signLearningKeyID(d, certificateAlg, config.lastKeyID(), func(signingString string) (string, []byte, error) {
-		return signBlobAs(ctx, config, signingString)
-	})
+	sign := func(text string) (string, []byte, error) { return signBlobAs(ctx, config, text) }
+	return signLearningKeyID(d, certificateAlg, config.lastKeyID(), sign)
 }

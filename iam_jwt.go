@@ -21,7 +21,8 @@ func signJWT(ctx context.Context, config *IAMConfig, signingString string) ([]by
 	_, encoded, _ := strings.Cut(signingString, ".")
 	payload, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return nil, errs.Errorf("signJwt needs a signing string of base64url parts: %w", jwt.ErrTokenMalformed)
+		return nil, errs.Errorf("signJwt needs a signing string of base64url parts: %w",
+			jwt.ErrTokenMalformed)
 	}
 	if err := checkExpiry(nil, payload, time.Now()); err != nil {
 		return nil, err
@@ -31,7 +32,8 @@ func signJWT(ctx context.Context, config *IAMConfig, signingString string) ([]by
 		return nil, err
 	}
 	if signed.signingString != signingString {
-		return nil, errs.Errorf("%w than the one given to Sign: use SignedString, which returns the token that Google made", ErrSigningStringChanged)
+		return nil, errs.Errorf("%w than the one given to Sign: "+
+			"use SignedString, which returns the token that Google made", ErrSigningStringChanged)
 	}
 	return signed.signature, nil
 }
@@ -39,7 +41,8 @@ func signJWT(ctx context.Context, config *IAMConfig, signingString string) ([]by
 func signedByJWT(ctx context.Context, config *IAMConfig, d *draft) (string, error) {
 	for field, value := range d.header {
 		if field != "alg" && field != "kid" && (field != "typ" || value != "JWT") {
-			return "", errs.Errorf("%w than asked for: the header is Google's and cannot carry %s: remove it, or use SigningMethodIAMBlob", ErrSigningStringChanged, errs.Quote(field))
+			return "", errs.Errorf("%w than asked for: the header is Google's and cannot carry %s: "+
+				"remove it, or use SigningMethodIAMBlob", ErrSigningStringChanged, errs.Quote(field))
 		}
 	}
 	if err := checkExpiry(d.claims, d.payload, time.Now()); err != nil {
@@ -50,7 +53,8 @@ func signedByJWT(ctx context.Context, config *IAMConfig, d *draft) (string, erro
 	case err != nil:
 		return "", err
 	case !sameClaims(d.payload, signed.payload):
-		return "", errs.Errorf("%w: the claims in Google's token are not those of the caller", ErrSigningStringChanged)
+		return "", errs.Errorf("%w: the claims in Google's token are not those of the caller",
+			ErrSigningStringChanged)
 	}
 	return signed.raw, nil
 }
@@ -64,23 +68,26 @@ type signedJWT struct {
 	signature     []byte
 }
 
-func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (signed signedJWT, err error) {
-	request := &iamcredentials.SignJwtRequest{Payload: string(payload)}
+func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (signedJWT, error) {
+	text := string(payload)
 	var response *iamcredentials.SignJwtResponse
-	err = callIAM(ctx, config, "signJwt", func(ctx context.Context, service *iamcredentials.Service, account string, delegates []string) (err error) {
-		request.Delegates = delegates
-		response, err = service.Projects.ServiceAccounts.SignJwt(account, request).Context(ctx).Do()
+	err := callIAM(ctx, config, "signJwt", text, func(ctx context.Context,
+		accounts *iamcredentials.ProjectsServiceAccountsService, account string, delegates []string,
+	) (err error) {
+		request := &iamcredentials.SignJwtRequest{Delegates: delegates, Payload: text}
+		response, err = accounts.SignJwt(account, request).Context(ctx).Do()
 		return err
-	}, request.Payload)
+	})
 	if err != nil {
-		return signed, err
+		return signedJWT{}, err
 	}
 	if response == nil { // the server said null
 		response = new(iamcredentials.SignJwtResponse)
 	}
-	signed, err = parseSignedJWT(response.SignedJwt, response.KeyId)
+	signed, err := parseSignedJWT(response.SignedJwt, response.KeyId)
 	if err != nil {
-		return signed, errs.Errorf("%w: signJwt as %s: no RS256 token by the key that it names", ErrIntegrity, config.ServiceAccount)
+		return signed, errs.Errorf("%w: signJwt as %s: no RS256 token by the key that it names",
+			ErrIntegrity, config.ServiceAccount)
 	}
 	remember(config.lastKeyID(), response.KeyId)
 	return signed, nil
@@ -120,7 +127,8 @@ const maxExpiry = 12 * time.Hour
 // checkExpiry refuses what signJwt would refuse, with the reason. claims are nil if
 // payload is all that is known of them.
 func checkExpiry(claims jwt.Claims, payload []byte, now time.Time) error {
-	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte("{")) { // null, of a nil map or pointer, would pass otherwise
+	// null would pass otherwise, which a nil map or pointer makes.
+	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte("{")) {
 		return errs.Errorf("signJwt needs a JSON object as claims: %w", jwt.ErrTokenInvalidClaims)
 	}
 	text, err := expiryOf(claims, payload)
@@ -133,9 +141,11 @@ func checkExpiry(claims jwt.Claims, payload []byte, now time.Time) error {
 	exp, err := strconv.ParseInt(string(text), 10, 64)
 	switch {
 	case err != nil:
-		return errs.Errorf("signJwt needs an integer as exp, which takes a jwt.TimePrecision of seconds: %w", jwt.ErrInvalidType)
+		return errs.Errorf("signJwt needs an integer as exp, "+
+			"which takes a jwt.TimePrecision of seconds: %w", jwt.ErrInvalidType)
 	case exp > now.Add(maxExpiry).Unix():
-		return errs.Errorf("signJwt refuses an exp more than 12 hours ahead: %w", jwt.ErrTokenInvalidClaims)
+		return errs.Errorf("signJwt refuses an exp more than 12 hours ahead: %w",
+			jwt.ErrTokenInvalidClaims)
 	case exp < now.Unix():
 		return errs.Errorf("signJwt refuses an exp in the past: %w", jwt.ErrTokenExpired)
 	}

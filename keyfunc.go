@@ -114,7 +114,9 @@ func (c *IAMConfig) VerifyKeyfunc(ctx context.Context) (jwt.Keyfunc, error) {
 // its end ends none of them. A process is one app: with the cache, certificates that one Keyfunc
 // has read serve all others, so that making a Keyfunc for each request, of its context, costs
 // next to nothing. Without a cache, tokens that come at the same time share a call.
-func AppEngineVerifyKeyfunc(ctx context.Context, enableCache bool, cacheExpiration time.Duration) jwt.Keyfunc {
+func AppEngineVerifyKeyfunc(
+	ctx context.Context, enableCache bool, cacheExpiration time.Duration,
+) jwt.Keyfunc {
 	switch {
 	case ctx == nil:
 		return keyset.Refuse(errNilContext("AppEngineVerifyKeyfunc"))
@@ -147,6 +149,8 @@ func IAMVerfiyKeyfunc(ctx context.Context, config *IAMConfig) jwt.Keyfunc {
 // Deprecated: Use [AppEngineVerifyKeyfunc].
 //
 //go:fix inline
-func AppEngineVerfiyKeyfunc(ctx context.Context, enableCache bool, cacheExpiration time.Duration) jwt.Keyfunc {
+func AppEngineVerfiyKeyfunc(
+	ctx context.Context, enableCache bool, cacheExpiration time.Duration,
+) jwt.Keyfunc {
 	return AppEngineVerifyKeyfunc(ctx, enableCache, cacheExpiration)
 }

@@ -58,7 +58,8 @@ func (m *method) Verify(signingString string, sig []byte, key any) error {
 // isMethod tells a method from a zero value, or from a nil pointer to one.
 func (m *method) isMethod() bool { return m != nil && m.algorithm != nil }
 
-var errNoMethod = errs.Errorf("the zero value is no signing method: use one of this package's variables: %w", jwt.ErrInvalidKeyType)
+var errNoMethod = errs.Errorf("the zero value is no signing method: "+
+	"use one of this package's variables: %w", jwt.ErrInvalidKeyType)
 
 // checkSign checks what Sign was given, and returns the context that is its key.
 func (m *method) checkSign(signingString string, key any) (context.Context, error) {
@@ -67,7 +68,8 @@ func (m *method) checkSign(signingString string, key any) (context.Context, erro
 	}
 	ctx, ok := key.(context.Context)
 	if !ok || ctx == nil {
-		return nil, errs.Errorf("Sign takes a context.Context that carries the configuration, not %T: %w", key, jwt.ErrInvalidKeyType)
+		return nil, errs.Errorf("Sign takes a context.Context that carries the configuration, "+
+			"not %T: %w", key, jwt.ErrInvalidKeyType)
 	}
 	return ctx, checkPayload(signingString)
 }

@@ -114,7 +114,8 @@ func CheckURL(field, text string) error {
 	shown := errs.Quote(u.Redacted())
 	switch {
 	case u.Host == "" || u.Hostname() == "" || u.User != nil || strings.ContainsAny(text, "?#"):
-		return errs.Errorf("%w: %s %s: want an absolute URL without user, query and fragment", errs.ErrInvalidConfig, field, shown)
+		return errs.Errorf("%w: %s %s: want an absolute URL without user, query and fragment",
+			errs.ErrInvalidConfig, field, shown)
 	case u.Scheme == "https", u.Scheme == "http" && IsLoopback(u.Hostname()):
 		return nil
 	}
@@ -134,8 +135,9 @@ func stayingSecure(client *http.Client) *http.Client {
 	}
 	secure := *client
 	secure.CheckRedirect = func(request *http.Request, via []*http.Request) error {
+		from, to := via[len(via)-1].URL, request.URL
 		switch {
-		case request.URL.Scheme != "https" && (via[len(via)-1].URL.Scheme == "https" || !IsLoopback(request.URL.Hostname())):
+		case to.Scheme != "https" && (from.Scheme == "https" || !IsLoopback(to.Hostname())):
 			return errors.New("redirected to plain http")
 		case client.CheckRedirect != nil:
 			return client.CheckRedirect(request, via)

@@ -54,7 +54,8 @@ func StaleIfError(configured time.Duration) time.Duration {
 func statedLifetime(header http.Header, now time.Time) Lifetime {
 	value := strings.Join(header.Values("Cache-Control"), ", ")
 	// A prohibition stands in whatever odd company it is.
-	if lower := strings.ToLower(value); strings.Contains(lower, "no-store") || strings.Contains(lower, "no-cache") {
+	lower := strings.ToLower(value)
+	if strings.Contains(lower, "no-store") || strings.Contains(lower, "no-cache") {
 		return Lifetime{Stated: true}
 	}
 	control, err := cacheobject.ParseResponseCacheControl(value)

@@ -21,23 +21,9 @@ const maxCandidates = 16
 func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 	ctx = context.WithoutCancel(ctx)
 	return func(token *jwt.Token) (any, error) {
-		if token == nil {
-			return nil, errs.Errorf("%w: nil token", jwt.ErrTokenMalformed)
-		}
-		a := algorithm.OfToken(token)
-		if a == nil {
-			return nil, errs.Errorf("%w: a token with alg %s is not accepted", errs.ErrAlgorithmMismatch, algOf(token))
-		}
-		if !source.Accepts(a.Key) {
-			return nil, errs.Errorf("%w: the signer has no keys for alg %s", errs.ErrAlgorithmMismatch, a.Name)
-		}
-		if _, ok := token.Header["crit"]; ok {
-			return nil, errs.Errorf("%w: crit names extensions, and none is supported (RFC 7515 section 4.1.11)", jwt.ErrTokenMalformed)
-		}
-		header, named := token.Header["kid"]
-		kid, ok := header.(string)
-		if named && !ok {
-			return nil, errs.Errorf("%w: the kid is not a string", jwt.ErrTokenMalformed)
+		a, kid, named, err := read(token, source)
+		if err != nil {
+			return nil, err
 		}
 		if a.Strict {
 			token.Method = a.Method
@@ -57,6 +43,37 @@ func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 		}
 		return one(ctx, key, token)
 	}
+}
+
+// read returns the algorithm of a token that may be good, its kid, and whether it has one.
+func read(token *jwt.Token, source Source) (
+	a *algorithm.Algorithm, kid string, named bool, err error,
+) {
+	if token == nil {
+		return nil, "", false, errs.Errorf("%w: nil token", jwt.ErrTokenMalformed)
+	}
+	a = algorithm.OfToken(token)
+	if a == nil {
+		return nil, "", false, errs.Errorf("%w: a token with alg %s is not accepted",
+			errs.ErrAlgorithmMismatch, algOf(token))
+	}
+	if !source.Accepts(a.Key) {
+		return nil, "", false, noKey(a)
+	}
+	if _, ok := token.Header["crit"]; ok {
+		return nil, "", false, errs.Errorf("%w: crit names extensions, and none is supported "+
+			"(RFC 7515 section 4.1.11)", jwt.ErrTokenMalformed)
+	}
+	value, named := token.Header["kid"]
+	kid, ok := value.(string)
+	if named && !ok {
+		return nil, "", false, errs.Errorf("%w: the kid is not a string", jwt.ErrTokenMalformed)
+	}
+	return a, kid, named, nil
+}
+
+func noKey(a *algorithm.Algorithm) error {
+	return errs.Errorf("%w: the signer has no key for alg %s", errs.ErrAlgorithmMismatch, a.Name)
 }
 
 func algOf(token *jwt.Token) string {
@@ -85,7 +102,8 @@ func find(ctx context.Context, source Source, set *Set, name name) (*Key, error)
 	case unknown(set):
 		return nil, errs.Errorf("%w: %s", errs.ErrUnknownKeyID, errs.Quote(name.id))
 	}
-	return nil, errs.Errorf("%w: key %s is not one for alg %s", errs.ErrAlgorithmMismatch, errs.Quote(name.id), name.alg)
+	return nil, errs.Errorf("%w: key %s is not one for alg %s",
+		errs.ErrAlgorithmMismatch, errs.Quote(name.id), name.alg)
 }
 
 // plausible tells a kid that a signer may have chosen from one that is not worth asking
@@ -106,7 +124,9 @@ func one(ctx context.Context, key *Key, token *jwt.Token) (any, error) {
 
 // candidates returns all keys of an algorithm, for a token that doesn't say which one
 // signed it.
-func candidates(ctx context.Context, set *Set, token *jwt.Token, a *algorithm.Algorithm) (any, error) {
+func candidates(
+	ctx context.Context, set *Set, token *jwt.Token, a *algorithm.Algorithm,
+) (any, error) {
 	var (
 		keys    jwt.VerificationKeySet
 		joined  Joiner
@@ -150,7 +170,7 @@ func candidates(ctx context.Context, set *Set, token *jwt.Token, a *algorithm.Al
 	case len(keys.Keys) > 1:
 		return keys, nil
 	}
-	return nil, errs.Errorf("%w: the signer has no key for alg %s", errs.ErrAlgorithmMismatch, a.Name)
+	return nil, noKey(a)
 }
 
 // incomplete is a token's method where not every key that may have signed it could be had:
@@ -170,7 +190,9 @@ func (m incomplete) Verify(signingString string, sig []byte, key any) error {
 // Unavailable marks an error as one that says nothing about the token, unless it is one
 // that no waiting mends.
 func Unavailable(err error) error {
-	for _, known := range []error{errs.ErrInvalidConfig, errs.ErrMissingConfig, errs.ErrAlgorithmMismatch, errs.ErrKeysUnavailable} {
+	for _, known := range []error{
+		errs.ErrInvalidConfig, errs.ErrMissingConfig, errs.ErrAlgorithmMismatch, errs.ErrKeysUnavailable,
+	} {
 		if errors.Is(err, known) {
 			return err
 		}

@@ -102,7 +102,8 @@ func afterFailure(err error) refresh.Lifetime {
 // Failed tells that known keys stay in use.
 func (p *Published) Failed(err error, inUse *Set) {
 	if inUse != nil {
-		p.Loggers.Log(slog.LevelWarn, "keeping the known keys", "signer", p.Signer, "age", inUse.Age(), "error", err)
+		p.Loggers.Log(slog.LevelWarn, "keeping the known keys",
+			"signer", p.Signer, "age", inUse.Age(), "error", err)
 	}
 }
 

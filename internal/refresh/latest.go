@@ -28,7 +28,9 @@ type pending[T any] struct {
 
 // Get returns a value that fetch, or that of another caller, has begun to get after Get was
 // called. When ctx ends first, Get returns its error and the fetch goes on for the others.
-func (l *Latest[T]) Get(ctx context.Context, fetch func(ctx context.Context) (T, error)) (T, error) {
+func (l *Latest[T]) Get(
+	ctx context.Context, fetch func(ctx context.Context) (T, error),
+) (T, error) {
 	l.mu.Lock()
 	if l.next == nil {
 		l.next = &pending[T]{flight[T]{done: make(chan struct{})}, fetch}

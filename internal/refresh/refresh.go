@@ -154,7 +154,9 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 // cool-down. Within the back-off after a failed fetch there is none either; the
 // failure is returned, also while the next fetch is under way. With a cool-down
 // of 0 the caller waits for that one, and its own fetch counts for no cool-down.
-func (v *Value[T]) Renew(ctx context.Context, src Source[T], seen T, cooldown time.Duration, wanting func(T) bool) (T, error) {
+func (v *Value[T]) Renew(
+	ctx context.Context, src Source[T], seen T, cooldown time.Duration, wanting func(T) bool,
+) (T, error) {
 	for early := false; ; early = true {
 		v.mu.Lock()
 		now := time.Now()

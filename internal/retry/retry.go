@@ -51,7 +51,9 @@ const (
 // what an error means. A panic in the call becomes an error. The error is that of the
 // last attempt, so that what the server said isn't lost, together with that of a context
 // that ended.
-func Do(ctx context.Context, policy Policy, kind func(error) Kind, call func(context.Context) error) error {
+func Do(
+	ctx context.Context, policy Policy, kind func(error) Kind, call func(context.Context) error,
+) error {
 	// A deadline of the caller's holds for a signature, however late it is.
 	if _, set := ctx.Deadline(); !set || policy.Attempts > 0 {
 		var cancel context.CancelFunc
