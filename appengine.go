@@ -138,7 +138,7 @@ func appEngineCertificates(
 			return readAppEngineCertificates(ctx)
 		},
 	}
-	source.Loggers.Add(nil)
+	source.Tell(nil)
 	return source
 }
 

@@ -81,7 +81,7 @@ func (c *IAMConfig) certificates(cached bool) (*keyset.Published, error) {
 			return set, response.Lifetime, nil
 		},
 	}
-	source.Loggers.Add(c.Logger)
+	source.Tell(c.Logger)
 	return source, nil
 }
 

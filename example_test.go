@@ -22,7 +22,155 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-// Cloud KMS signs, here with an ES256 key.
+// A Signer makes tokens with a key of Cloud KMS, and verifies them. The key says which
+// algorithm that is.
+func ExampleSigner() {
+	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	defer stop()
+	ctx := context.Background()
+	signer, err := gcpjwt.NewKMSSigner(ctx, &gcpjwt.KMSConfig{
+		KeyPath:   path.Dir(path.Dir(version)), // projects/P/locations/L/keyRings/R/cryptoKeys/K
+		KMSClient: client,                      // nil: Application Default Credentials
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	text, err := signer.Sign(ctx, jwt.RegisteredClaims{
+		Subject:   "alice",
+		ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	token, err := jwt.Parse(text, signer.Keyfunc, jwt.WithExpirationRequired())
+	if err != nil {
+		log.Fatal(err)
+	}
+	subject, _ := token.Claims.GetSubject()
+	fmt.Println(token.Header["alg"], "token for", subject)
+	// Output: ES256 token for alice
+}
+
+// Code that makes tokens best takes an interface with the method that it calls. A *Signer is
+// one, and so is a stand-in for tests.
+func ExampleSigner_Sign_standIn() {
+	issuer := sessionIssuer{signer: standIn("a token")} // in production a *gcpjwt.Signer
+	text, err := issuer.issue(context.Background(), "alice")
+	fmt.Println(text, err)
+
+	issuer = sessionIssuer{signer: new(gcpjwt.Signer)} // the zero value signs nothing
+	_, err = issuer.issue(context.Background(), "alice")
+	fmt.Println(errors.Is(err, gcpjwt.ErrMissingConfig))
+	// Output:
+	// a token <nil>
+	// true
+}
+
+// sessionIssuer is a part of some program that makes tokens.
+type sessionIssuer struct {
+	signer interface {
+		Sign(ctx context.Context, claims jwt.Claims) (string, error)
+	}
+}
+
+func (s sessionIssuer) issue(ctx context.Context, user string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // else a call may take a minute
+	defer cancel()
+	return s.signer.Sign(ctx, jwt.RegisteredClaims{
+		Subject:   user,
+		ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+	})
+}
+
+// standIn is a signer for tests: it always makes the same token.
+type standIn string
+
+func (s standIn) Sign(context.Context, jwt.Claims) (string, error) { return string(s), nil }
+
+// The key decides on the method, so that nobody states the algorithm twice.
+func ExampleSigner_Method() {
+	for _, algorithm := range []kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
+		kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384,
+		kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,
+	} {
+		_, client, version, stop := exampleKMS(algorithm)
+		defer stop()
+		signer, err := gcpjwt.NewKMSSigner(context.Background(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(signer.Method() == gcpjwt.SigningMethodKMSES384, signer.Method() == gcpjwt.SigningMethodKMSPS256)
+	}
+	// Output:
+	// true false
+	// false true
+}
+
+// A Signer of a service account needs no key of yours. Google rotates the account's.
+func ExampleNewIAMSigner() {
+	_, config, stop := exampleIAM() // &gcpjwt.IAMConfig{ServiceAccount: "..."}
+	defer stop()
+	ctx := context.Background()
+	signer, err := gcpjwt.NewIAMSigner(ctx, config)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	text, err := signer.Sign(ctx, jwt.MapClaims{"sub": "alice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, err := jwt.Parse(text, signer.Keyfunc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(token.Header["alg"], token.Valid)
+	// Output: RS256 true
+}
+
+// An app in App Engine Standard has nothing to configure. Sign's context is that of a request.
+func ExampleNewAppEngineSigner() {
+	_, ctx, stop := exampleAppEngine()
+	defer stop()
+	signer := gcpjwt.NewAppEngineSigner()
+
+	text, err := signer.Sign(ctx, jwt.MapClaims{"sub": "alice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, err := jwt.Parse(text, gcpjwt.AppEngineVerifyKeyfunc(ctx, true, time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(token.Header["alg"], token.Valid)
+	// Output: RS256 true
+}
+
+// A Signer's public keys are all that others need to verify its tokens. Package jwks
+// publishes them.
+func ExampleSigner_PublicKeys() {
+	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
+	defer stop()
+	ctx := context.Background()
+	signer, err := gcpjwt.NewKMSSigner(ctx, &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	keys, err := signer.PublicKeys(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, key := range keys {
+		fmt.Printf("%s %T %v\n", key.Algorithm, key.Public, key.KeyID == gcpjwt.KMSKeyID(version))
+	}
+	// Output: EdDSA ed25519.PublicKey true
+}
+
+// SignedString signs a token of package jwt with the method that it names, here with an ES256
+// key in Cloud KMS.
 func ExampleSignedString() {
 	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	defer stop()

@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -43,6 +45,7 @@ import (
 
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // which configurations without a Logger tell
+	log.SetOutput(os.Stderr)                       // and which would swallow what examples say
 	goleak.VerifyTestMain(m)
 }
 
@@ -448,6 +451,7 @@ func TestSignedStringKeepsTheCallersKeyID(t *testing.T) {
 func TestSigningEndsWithTheContext(t *testing.T) {
 	for _, signer := range iamSigners {
 		t.Run(signer.name, func(t *testing.T) {
+			defer gcpjwt.ResetAppEngine()
 			synctest.Test(t, func(t *testing.T) {
 				s := signer.start(t, testutil.InMemory())
 				s.latency(20 * time.Second)

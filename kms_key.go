@@ -159,6 +159,8 @@ func (p pinnedKeys) Accepts(alg string) bool {
 	return slices.ContainsFunc(p.set.Keys(), func(k *keyset.Key) bool { return k.Alg == alg })
 }
 
+func (p pinnedKeys) Current() *keyset.Set { return p.set }
+
 func (p pinnedKeys) Get(context.Context) (*keyset.Set, error) { return p.set, nil }
 
 func (p pinnedKeys) Renew(context.Context, *keyset.Set, func(*keyset.Set) bool) (*keyset.Set, error) {

@@ -353,6 +353,14 @@ func (s *versionSource) Accepts(alg string) bool {
 	return slices.ContainsFunc(kmsMethods, func(m *SigningMethodKMS) bool { return m.algorithm.Key == alg })
 }
 
+// Current returns the keys of the list, unless it is due for renewal.
+func (s *versionSource) Current() *keyset.Set {
+	if list, ok := s.key.versions.Current(); ok {
+		return list.set
+	}
+	return nil
+}
+
 // Get returns the keys of all ENABLED versions.
 func (s *versionSource) Get(ctx context.Context) (*keyset.Set, error) {
 	list, err := s.key.versions.Get(ctx, s)

@@ -123,10 +123,8 @@ func (c *Config) source() (*keyset.Published, error) {
 		client = http.DefaultClient
 	}
 	id := setID{from, weak.Make(client), c.CacheExpiration, fetch.StaleIfError(c.StaleIfError)}
-	shared := sets.Get(id, func() *keyset.Shared { return new(keyset.Shared) })
-	shared.Loggers.Add(c.Logger)
-	return &keyset.Published{
-		Shared: shared,
+	source := &keyset.Published{
+		Shared: sets.Get(id, func() *keyset.Shared { return new(keyset.Shared) }),
 		Read: func(ctx context.Context, fresh bool) (*keyset.Set, fetch.Lifetime, error) {
 			return from.read(ctx, client, fresh)
 		},
@@ -135,7 +133,9 @@ func (c *Config) source() (*keyset.Published, error) {
 		Expiration: c.CacheExpiration,
 		Stale:      c.StaleIfError,
 		Signer:     from.String(),
-	}, nil
+	}
+	source.Tell(c.Logger)
+	return source, nil
 }
 
 // allows returns which algorithms keys may be for, by the names under which keys are

@@ -28,7 +28,12 @@ func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 		if a.Strict {
 			token.Method = a.Method
 		}
-		ctx, cancel := context.WithTimeout(ctx, WaitTimeout)
+		if set := source.Current(); set != nil && named {
+			if key := set.lookup[name{kid, a.Key}]; key != nil {
+				return one(ctx, key, token)
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, WaitTimeout) // which takes memory
 		defer cancel()
 		set, err := source.Get(ctx)
 		if err != nil {

@@ -36,6 +36,13 @@ func (f *fixed) Accepts(alg string) bool {
 	return slices.ContainsFunc(f.set.Keys(), func(key *keyset.Key) bool { return key.Alg == alg })
 }
 
+func (f *fixed) Current() *keyset.Set {
+	if f.err != nil {
+		return nil
+	}
+	return f.set
+}
+
 func (f *fixed) Get(context.Context) (*keyset.Set, error) { return f.set, f.err }
 
 func (f *fixed) Renew(context.Context, *keyset.Set, func(*keyset.Set) bool) (*keyset.Set, error) {
@@ -52,12 +59,14 @@ type resolver struct {
 	method jwt.SigningMethod
 	err    error
 	calls  int
-	ctx    context.Context
+	called func(ctx context.Context)
 }
 
 func (r *resolver) Resolve(ctx context.Context) (any, jwt.SigningMethod, error) {
 	r.calls++
-	r.ctx = ctx
+	if r.called != nil {
+		r.called(ctx)
+	}
 	return r.value, r.method, r.err
 }
 
@@ -225,16 +234,22 @@ func TestKeyfuncResolves(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	method := &foreign{jwt.SigningMethodHS256}
-	r := &resolver{value: "v", method: method}
+	r := &resolver{value: "v", method: method, called: func(ctx context.Context) {
+		if got := ctx.Value(key{}); got != "lent" || ctx.Err() != nil {
+			t.Errorf("the call's context has value %v and has ended with %v, want the Keyfunc's value and no end", got, ctx.Err())
+		}
+	}}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "lent"))
 	keyfunc := keyset.Keyfunc(ctx, of(&keyset.Key{ID: "k", Alg: "HS256", Resolver: r}))
 	cancel()
-	token := unsigned(jwt.SigningMethodHS256, "k")
-	if got, err := keyfunc(token); got != "v" || err != nil || token.Method != jwt.SigningMethod(method) {
-		t.Errorf("got %v, %v for method %T, want v for the method that uses it", got, err, token.Method)
+	for _, kid := range []any{"k", nil} {
+		token := unsigned(jwt.SigningMethodHS256, kid)
+		if got, err := keyfunc(token); got != "v" || err != nil || token.Method != jwt.SigningMethod(method) {
+			t.Errorf("kid %v: got %v, %v for method %T, want v for the method that uses it", kid, got, err, token.Method)
+		}
 	}
-	if got := r.ctx.Value(key{}); got != "lent" || r.ctx.Err() != nil {
-		t.Errorf("the call's context has value %v and has ended with %v, want the Keyfunc's value and no end", got, r.ctx.Err())
+	if r.calls != 2 {
+		t.Errorf("%d calls, want 2", r.calls)
 	}
 }
 

@@ -86,6 +86,9 @@ type Source interface {
 	// Accepts reports whether the signer can have a key of an algorithm.
 	Accepts(alg string) bool
 
+	// Current returns the signer's keys if they are at hand, and else nil.
+	Current() *Set
+
 	// Get returns the signer's keys, Renew newer ones if those seen are wanting.
 	Get(ctx context.Context) (*Set, error)
 	Renew(ctx context.Context, seen *Set, wanting func(*Set) bool) (*Set, error)

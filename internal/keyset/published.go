@@ -43,7 +43,14 @@ type Published struct {
 	Stale      time.Duration // as StaleIfError of a configuration
 	Signer     string        // for the log
 
-	forced bool // ask for an answer of now
+	forced bool         // ask for an answer of now
+	logger *slog.Logger // held for Shared, which holds it weakly
+}
+
+// Tell makes logger one of those that are told of the keys; nil stands for [slog.Default].
+func (p *Published) Tell(logger *slog.Logger) {
+	p.logger = logger
+	p.Loggers.Add(logger)
 }
 
 // Shared is what all sources of the same keys have in common. Its zero value is ready for
@@ -56,6 +63,15 @@ type Shared struct {
 
 // Accepts reports whether the signer can have a key of an algorithm.
 func (p *Published) Accepts(alg string) bool { return p.Allows(alg) }
+
+// Current returns the keys that are cached and not due for renewal.
+func (p *Published) Current() *Set {
+	if !p.Cached {
+		return nil
+	}
+	set, _ := p.kept.Current()
+	return set
+}
 
 // Get returns the keys, read after the call began unless they are cached.
 func (p *Published) Get(ctx context.Context) (*Set, error) {

@@ -48,14 +48,11 @@ type origin struct {
 	underWay, mostUnderWay int
 	shared                 keyset.Shared
 	log                    bytes.Buffer // a handler holds a lock while it writes
-	logger                 *slog.Logger // which the sources hold weakly
 }
 
 func newOrigin() *origin {
-	o := &origin{kids: []string{"k"}, header: http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(lifetime.Seconds()))}}}
-	o.logger = slog.New(slog.NewTextHandler(&o.log, nil))
-	o.shared.Loggers.Add(o.logger)
-	return o
+	hour := fmt.Sprintf("max-age=%d", int(lifetime.Seconds()))
+	return &origin{kids: []string{"k"}, header: http.Header{"Cache-Control": {hour}}}
 }
 
 func (o *origin) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -103,7 +100,7 @@ func (o *origin) wantFetches(t *testing.T, want int) {
 // source returns a source of the origin's keys that the caller may change.
 func (o *origin) source() *keyset.Published {
 	client := &http.Client{Transport: o}
-	return &keyset.Published{
+	source := &keyset.Published{
 		Shared: &o.shared,
 		Allows: func(alg string) bool { return alg == "RS256" },
 		Cached: true,
@@ -124,6 +121,8 @@ func (o *origin) source() *keyset.Published {
 			return keyset.New(keys), response.Lifetime, nil
 		},
 	}
+	source.Tell(slog.New(slog.NewTextHandler(&o.log, nil)))
+	return source
 }
 
 // bubble runs f in a bubble with an origin and the Keyfunc of its source.
@@ -511,11 +510,12 @@ func TestLogger(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, o *origin, keyfunc jwt.Keyfunc) {
 		var other bytes.Buffer
-		second := slog.New(slog.NewTextHandler(&other, nil))
-		o.shared.Loggers.Add(second)
+		source := o.source()
+		source.Tell(slog.New(slog.NewTextHandler(&other, nil)))
 		want(t, keyfunc, "k", nil, 0)
 		o.set(func(o *origin) { o.err = errDown })
 		time.Sleep(renewal)
+		runtime.GC() // a Logger lives as long as a source that it came with
 		want(t, keyfunc, "k", nil, 0)
 		synctest.Wait()
 		for _, got := range []string{o.log.String(), other.String()} {
@@ -528,7 +528,7 @@ func TestLogger(t *testing.T) {
 				}
 			}
 		}
-		runtime.KeepAlive(second)
+		runtime.KeepAlive(source)
 	})
 	bubble(t, func(t *testing.T, o *origin, keyfunc jwt.Keyfunc) {
 		o.set(func(o *origin) { o.err = errDown })
