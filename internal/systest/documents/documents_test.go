@@ -247,6 +247,42 @@ func TestMigrationDiff(t *testing.T) {
 	}
 }
 
+// TestFolder checks that somebody who opens the folder sees the product: what
+// CONTRIBUTING.md says of the files at top level.
+func TestFolder(t *testing.T) {
+	const most = 20 // Go files that aren't tests
+	glob := func(pattern string) []string {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	var sources, tests []string
+	for _, name := range glob("*.go") {
+		if strings.HasSuffix(name, "_test.go") {
+			tests = append(tests, name)
+		} else {
+			sources = append(sources, name)
+		}
+	}
+	if len(sources) > most {
+		t.Errorf("%d Go files that aren't tests, want %d at most: %v", len(sources), most, sources)
+	}
+	for _, name := range tests {
+		if name == "example_test.go" || name == "export_test.go" { // of the package as a whole
+			continue
+		}
+		subject := strings.TrimSuffix(strings.TrimSuffix(name, "_test.go"), "_internal")
+		if !slices.Contains(sources, subject+".go") {
+			t.Errorf("%s: there is no %s.go that it tests; tests of the whole belong in internal/systest", name, subject)
+		}
+	}
+	if got, want := glob("*.md"), []string{"CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}; !slices.Equal(got, want) {
+		t.Errorf("the documents at top level are %v, want %v; guides belong in docs", got, want)
+	}
+}
+
 var (
 	linkPattern = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	pathPattern = regexp.MustCompile(`(?:^|[\s` + "`" + `("=])(\./[\w./-]+)`)
