@@ -19,12 +19,14 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-// TestMain runs the tests in the module's folder, which the documents speak of.
-func TestMain(m *testing.M) {
-	if err := os.Chdir("../../.."); err != nil {
-		panic(err)
-	}
-	systest.Main(m)
+func TestMain(m *testing.M) { systest.Main(m) }
+
+// atTop makes the module's folder, which the documents speak of, that of the test.
+// Done in TestMain it would go unseen by the go command, which then takes results
+// for good that are from before a change.
+func atTop(t *testing.T) {
+	t.Helper()
+	t.Chdir("../../..")
 }
 
 // documents returns all documents.
@@ -95,6 +97,7 @@ func unindented(lines []string) string {
 // TestSnippets checks that the Go code in the documents is code that is
 // compiled: whole lines in a row, but for their indentation.
 func TestSnippets(t *testing.T) {
+	atTop(t)
 	var sources []string
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -121,6 +124,7 @@ func TestSnippets(t *testing.T) {
 }
 
 func TestReadmeProgram(t *testing.T) {
+	atTop(t)
 	const program = "examples/readme/main.go"
 	found := blocks(t, "README.md", "go")
 	if len(found) == 0 {
@@ -144,6 +148,7 @@ func TestReadmeProgram(t *testing.T) {
 
 // TestReadme checks that README is short, and says what a new user needs in the order of use.
 func TestReadme(t *testing.T) {
+	atTop(t)
 	lines := read(t, "README.md")
 	if len(lines) > 200 {
 		t.Errorf("README.md has %d lines, want 200 at most", len(lines))
@@ -174,6 +179,7 @@ func TestReadme(t *testing.T) {
 // TestWidth checks that lines of prose end at 100 columns. Tables and addresses can't be
 // broken.
 func TestWidth(t *testing.T) {
+	atTop(t)
 	for _, document := range documents(t) {
 		fenced := false
 		for i, line := range read(t, document) {
@@ -189,6 +195,7 @@ func TestWidth(t *testing.T) {
 
 // TestCommands runs the commands of the documents that work without Google Cloud.
 func TestCommands(t *testing.T) {
+	atTop(t)
 	command := regexp.MustCompile(`^go run \./cmd/gcpjwt .*-embedded[^#]*`)
 	found := 0
 	for _, document := range documents(t) {
@@ -217,6 +224,7 @@ func TestCommands(t *testing.T) {
 // TestMigrationDiff checks that the diff in MIGRATION.md ends at what compiles,
 // and begins at something that doesn't know v3.
 func TestMigrationDiff(t *testing.T) {
+	atTop(t)
 	const migration, ported = "docs/MIGRATION.md", "examples/migrated/tokens.go"
 	found := blocks(t, migration, "diff")
 	if len(found) != 1 {
@@ -247,6 +255,43 @@ func TestMigrationDiff(t *testing.T) {
 	}
 }
 
+// TestFolder checks that somebody who opens the folder sees the product: what
+// CONTRIBUTING.md says of the files at top level.
+func TestFolder(t *testing.T) {
+	atTop(t)
+	const most = 20 // Go files that aren't tests
+	glob := func(pattern string) []string {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	var sources, tests []string
+	for _, name := range glob("*.go") {
+		if strings.HasSuffix(name, "_test.go") {
+			tests = append(tests, name)
+		} else {
+			sources = append(sources, name)
+		}
+	}
+	if len(sources) > most {
+		t.Errorf("%d Go files that aren't tests, want %d at most: %v", len(sources), most, sources)
+	}
+	for _, name := range tests {
+		if name == "example_test.go" || name == "export_test.go" { // of the package as a whole
+			continue
+		}
+		subject := strings.TrimSuffix(strings.TrimSuffix(name, "_test.go"), "_internal")
+		if !slices.Contains(sources, subject+".go") {
+			t.Errorf("%s: there is no %s.go that it tests; tests of the whole belong in internal/systest", name, subject)
+		}
+	}
+	if got, want := glob("*.md"), []string{"CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}; !slices.Equal(got, want) {
+		t.Errorf("the documents at top level are %v, want %v; guides belong in docs", got, want)
+	}
+}
+
 var (
 	linkPattern = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	pathPattern = regexp.MustCompile(`(?:^|[\s` + "`" + `("=])(\./[\w./-]+)`)
@@ -256,6 +301,7 @@ var (
 // TestLinks checks that the files and headings exist that the documents name:
 // links from the document's own folder, paths in commands from the top.
 func TestLinks(t *testing.T) {
+	atTop(t)
 	for _, document := range documents(t) {
 		fenced := false
 		for i, line := range read(t, document) {
@@ -338,6 +384,7 @@ func tableRows(t *testing.T, document string, name *regexp.Regexp) (rows [][]str
 const guide = "docs/GUIDE.md"
 
 func TestMethodTable(t *testing.T) {
+	atTop(t)
 	lines, err := api.Exported(".")
 	if err != nil {
 		t.Fatal(err)
@@ -441,6 +488,7 @@ func kmsAlgorithms(cell string) (names []string) {
 // TestErrorTable checks that the guide says of every exported error when it comes and
 // with which status the middleware answers.
 func TestErrorTable(t *testing.T) {
+	atTop(t)
 	var variables []string
 	dirs, err := api.Packages(".")
 	if err != nil {

@@ -325,7 +325,8 @@ func TestKMSListIgnoresFilter(t *testing.T) {
 		}
 		return next(ctx, req)
 	})
-	text := systest.Sign(t, systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(version)), gcpjwt.SigningMethodKMSES256, nil)
+	config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client, ActivationDelay: -1}
+	text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), config), gcpjwt.SigningMethodKMSES256, nil)
 	if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(systest.CryptoKeyOf(version)+"/cryptoKeyVersions/2"); got != want {
 		t.Errorf("signed by %v, want version 2", got)
 	}

@@ -334,6 +334,9 @@ func (c faultKMSCall) wantCode(code codes.Code) faultWant {
 		return c.want(faultWant{code: code, calls: [2]int{2, 2}}) // asked for in the other format
 	case c.rpc == "GetPublicKey" && code == codes.PermissionDenied:
 		once[1] = 2
+	case c.rpc == "MacVerify" && code == codes.InvalidArgument:
+		// What Cloud KMS says to a MAC of another length.
+		return faultWant{code: code, is: []error{gcpjwt.ErrAlgorithmMismatch}, calls: once, limit: systest.FetchLimit}
 	case c.rpc == "MacVerify" && (code == codes.FailedPrecondition || code == codes.NotFound):
 		return faultWant{code: code, is: []error{gcpjwt.ErrUnknownKeyID}, calls: once}
 	}
