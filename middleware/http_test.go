@@ -109,6 +109,7 @@ func TestErrorsAreShared(t *testing.T) {
 func TestNewHandlerChecksIssuer(t *testing.T) {
 	_, config := startIAM(t)
 	auth := middleware.NewHandler(t.Context(), config, audience)
+	byHost := middleware.NewHandler(t.Context(), config, "")
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	for iss, want := range map[any]answer{
 		account: letIn, "other@test.iam.gserviceaccount.com": forbidden, "": forbidden, nil: forbidden, 5: invalidToken,
@@ -122,6 +123,7 @@ func TestNewHandlerChecksIssuer(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, serve(t, auth, "Bearer "+text), want)
+		check(t, serve(t, byHost, "Bearer "+text), want)
 	}
 }
 
@@ -210,6 +212,15 @@ func TestMultiExtractor(t *testing.T) {
 		r.Header.Set("Cookie", "session="+test.cookie)
 		check(t, serveRequest(t, auth, r), test.want)
 	}
+
+	// An empty cookie, as a logout leaves it, doesn't hide what comes next.
+	auth = middleware.New(testKeyfunc, middleware.WithExtractor(request.MultiExtractor{
+		middleware.CookieExtractor("session"), middleware.BearerExtractor,
+	}))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Authorization", "Bearer "+good)
+	r.Header.Set("Cookie", "session=")
+	check(t, serveRequest(t, auth, r), letIn)
 }
 
 // An issuer can't sign in another's name, and unknown ones cost nothing.

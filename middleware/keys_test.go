@@ -101,6 +101,47 @@ func TestMACUnavailable(t *testing.T) {
 	check(t, serve(t, auth, "Bearer "+token), unavailable)
 }
 
+// C32: 100 forged, expired tokens for another audience cost no call, and a good one costs
+// one, also where Keyfuncs are wrapped.
+func TestBadClaimsCostNoMACVerify(t *testing.T) {
+	server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(claims jwt.MapClaims) string {
+		ctx := gcpjwt.NewKMSContext(t.Context(), config)
+		text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodKMSHS256, claims))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	good := sign(jwt.MapClaims{"iss": account, "aud": audience, "exp": far})
+	bad := tokens.Forge(sign(jwt.MapClaims{"iss": account, "aud": "other", "exp": 1}))
+	for name, keyfunc := range map[string]jwt.Keyfunc{
+		"plain":     keyfunc,
+		"by issuer": middleware.ByIssuer(map[string]jwt.Keyfunc{account: keyfunc}),
+		"wrapped":   func(token *jwt.Token) (any, error) { return keyfunc(token) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			auth := middleware.New(keyfunc, middleware.WithAudience(audience), middleware.WithIssuer(account))
+			server.ResetCalls()
+			for range 100 {
+				check(t, serve(t, auth, "Bearer "+bad), invalidToken)
+			}
+			if n := server.Calls("MacVerify"); n != 0 {
+				t.Errorf("100 bad tokens cost %d calls, want none", n)
+			}
+			check(t, serve(t, auth, "Bearer "+good), letIn)
+			check(t, serve(t, auth, "Bearer "+tokens.Forge(good)), invalidToken)
+			if n := server.Calls("MacVerify"); n != 2 {
+				t.Errorf("two tokens with good claims cost %d calls, want 2", n)
+			}
+		})
+	}
+}
+
 // B30, of the middleware: the end of NewHandler's context is not the end of its
 // certificates.
 func TestContextEnds(t *testing.T) {

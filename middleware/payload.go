@@ -259,21 +259,3 @@ func (s *names) add(name []byte) bool {
 	s.many[string(name)] = struct{}{}
 	return true
 }
-
-// validity is when the dates let a token pass, in microseconds since 1970.
-type validity struct{ from, until int64 }
-
-func (s *statements) validity(leeway time.Duration) (v validity) {
-	for _, start := range []date{s.nbf, s.iat} {
-		if start.stated {
-			v.from = max(v.from, start.Add(-leeway).UnixMicro())
-		}
-	}
-	v.until = s.exp.Add(leeway).UnixMicro()
-	return v
-}
-
-func (v validity) contains(at time.Time) bool {
-	now := at.UnixMicro()
-	return v.from <= now && now < v.until
-}

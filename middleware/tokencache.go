@@ -23,7 +23,7 @@ import (
 //
 // A token is remembered by its text, only after it has passed every check, and only
 // if the Keyfunc gave it a single public key. Each time it is seen again, the Keyfunc
-// is asked as before, the dates are checked, and so is what the methods of a claims type
+// is asked as before, exp is checked, and so is what the methods of a claims type
 // of your own say: a token whose key was withdrawn or replaced, or that has expired
 // since, is refused as if it had never been remembered. Issuer, audience and scopes of
 // the same text are the same. Tokens whose check is a call (HMAC), and tokens without a
@@ -107,7 +107,7 @@ type verifiedToken struct {
 	claims    jwt.MapClaims // nil: they are of another type, and decoded each time
 	nested    *nested       // nil: none
 	signature []byte
-	validity
+	until     int64 // its exp with the leeway, in microseconds since 1970
 }
 
 // checkOnce is check with a memory.
@@ -133,7 +133,7 @@ func (v *Verifier) checkOnce(text, host string) (*jwt.Token, error) {
 	if token, err = v.checkClaims(token, stated, host); err != nil {
 		return nil, err
 	}
-	known.validity = stated.validity(v.leeway)
+	known.until = stated.exp.Add(v.leeway).UnixMicro()
 	if v.remember(known, text, key, token.Claims) {
 		shard.Add(strings.Clone(text), known) // which may have been a part of something larger
 	}
@@ -160,7 +160,7 @@ func (v *Verifier) recall(text string, known *verifiedToken, host string) (*jwt.
 	if err != nil {
 		return nil, errs.Errorf("%w: %w", jwt.ErrTokenUnverifiable, err)
 	}
-	if !sameKey(known.key, key) || token.Method != known.method || !known.contains(time.Now()) {
+	if !sameKey(known.key, key) || token.Method != known.method || time.Now().UnixMicro() >= known.until {
 		return nil, errForgotten
 	}
 	switch {

@@ -172,6 +172,31 @@ func TestTokenCacheKeys(t *testing.T) {
 	}
 }
 
+// A Keyfunc that has a token verified in another way isn't overheard.
+func TestTokenCacheMethods(t *testing.T) {
+	counting := &countingMethod{SigningMethodEd25519: jwt.SigningMethodEdDSA}
+	method := jwt.SigningMethod(jwt.SigningMethodEdDSA)
+	v := middleware.NewVerifier(func(token *jwt.Token) (any, error) {
+		token.Method = method
+		return testKey.Public(), nil
+	}, middleware.WithTokenCache(10))
+	text := signed(t, nil)
+	for range 2 {
+		if _, err := v.Verify(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	method = counting
+	for range 2 {
+		if _, err := v.Verify(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := counting.verifications.Load(); got != 1 {
+		t.Errorf("got %d verifications by the other method, want 1", got)
+	}
+}
+
 // A token without a single public key isn't remembered.
 func TestTokenCacheLeavesOut(t *testing.T) {
 	other, _, err := ed25519.GenerateKey(rand.Reader)
@@ -217,6 +242,55 @@ func TestTokenCacheTimes(t *testing.T) {
 		time.Sleep(time.Second)
 		check(t, serve(t, auth, "Bearer "+token), invalidToken)
 	})
+}
+
+// A header may have more than strings in it.
+func TestTokenCacheCopiesHeaders(t *testing.T) {
+	v := middleware.NewVerifier(testKeyfunc, middleware.WithTokenCache(10))
+	text := tokens.Sign(`{"alg":"EdDSA","x5c":["a",{"b":["c"]}],"kid":"k"}`, fmt.Sprintf(`{"exp":%d}`, far))
+	for range 3 {
+		token, err := v.Verify(t.Context(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]any{"alg": "EdDSA", "kid": "k", "x5c": []any{"a", map[string]any{"b": []any{"c"}}}}
+		if diff := cmp.Diff(want, token.Header); diff != "" {
+			t.Errorf("the header differs (-want +got):\n%s", diff)
+		}
+		x5c := token.Header["x5c"].([]any)
+		x5c[1].(map[string]any)["b"].([]any)[0] = "altered"
+		x5c[0] = "altered"
+		token.Header["kid"] = "altered"
+	}
+}
+
+// Signatures of all lengths are copied.
+func TestTokenCacheCopiesSignatures(t *testing.T) {
+	for _, bits := range []int{2048, 3072} {
+		key, err := rsa.GenerateKey(rand.Reader, bits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"exp": far}).SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return key.Public(), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := middleware.NewVerifier(func(*jwt.Token) (any, error) { return key.Public(), nil }, middleware.WithTokenCache(10))
+		for range 3 {
+			got, err := v.Verify(t.Context(), text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the token differs from jwt.Parse's (-want +got):\n%s", diff)
+			}
+			clear(got.Signature)
+		}
+	}
 }
 
 // Handlers cannot alter what is remembered.

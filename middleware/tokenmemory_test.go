@@ -131,6 +131,24 @@ func TestTokenCacheMemoryOfUsualTokens(t *testing.T) {
 	runtime.KeepAlive(v)
 }
 
+// What is remembered isn't a part of what the token came in.
+func TestTokenCachePinsNothing(t *testing.T) {
+	const size = 1 << 20
+	v := middleware.NewVerifier(testKeyfunc, middleware.WithTokenCache(100))
+	before := heap()
+	for i := range 8 {
+		text := tokens.Sign(fmt.Sprintf(`{"alg":"EdDSA","kid":"%d"}`, i), fmt.Sprintf(`{"exp":%d}`, far))
+		message := strings.Repeat("x", size) + text
+		if _, err := v.Verify(t.Context(), message[size:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if grown := heap() - before; grown > size {
+		t.Errorf("8 tokens take %d bytes", grown)
+	}
+	runtime.KeepAlive(v)
+}
+
 // C39: nothing is copied of a token whose signature isn't good.
 func TestForgedTokensCostNoCopies(t *testing.T) {
 	forged := tokens.Forge(signedRaw(fmt.Sprintf(`{"exp":%d,"x":[%s1]}`, far, strings.Repeat("1,", 5000))))
