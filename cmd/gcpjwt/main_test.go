@@ -276,6 +276,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"sign", "-embedded", "-lifetime", "1week"}, `invalid value "1week" for flag -lifetime`},
 		{[]string{"sign", "-embedded", "-lifetime", token}, "for flag -lifetime"},
 		{[]string{"sign", "-embedded", "-lifetime=" + token}, "for flag -lifetime"},
+		{[]string{"sign", "-embedded", "-lifetime", `{"sub":"` + secret + `"}`}, "for flag -lifetime"},
 		{[]string{"sign", "-embedded", "-lifetime", "-1h"}, "-lifetime: want a second or more"},
 		{[]string{"sign", "-embedded", "-" + token}, "not defined"},
 		{[]string{"sign", "-embedded", "--=" + token}, "bad flag syntax"},
