@@ -301,5 +301,6 @@ func (p *sources) text(node ast.Node) string {
 	if err := config.Fprint(&out, p.fset, node); err != nil {
 		panic(err) // only if node is of a type unknown to package printer
 	}
-	return strings.Join(strings.Fields(out.String()), " ")
+	text := strings.Join(strings.Fields(out.String()), " ")
+	return strings.NewReplacer("( ", "(", ", )", ")").Replace(text) // of a list on several lines
 }

@@ -57,6 +57,6 @@ func TestAPI(t *testing.T) {
 	}
 	if failed {
 		t.Errorf("the exported API differs from api/v3.txt; what is gone breaks users of v3; " +
-			"record an intended change with\n\tgo test -run TestAPI -update ./internal/systest/api\nand in CHANGELOG.md")
+			"record an intended change with\n\tgo test -run TestAPI ./internal/systest/api -update\nand in CHANGELOG.md")
 	}
 }
