@@ -2,13 +2,14 @@ package gcpjwt
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
-	"github.com/someone1/gcp-jwt-go/v3/internal/signheader"
+	"github.com/someone1/gcp-jwt-go/v3/internal/inside"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 )
 
@@ -26,6 +27,11 @@ type Signer struct {
 	signs   signs
 	keyfunc func() jwt.Keyfunc // is made when it is first needed
 	keys    func(ctx context.Context) ([]jwks.Key, error)
+	logger  *slog.Logger // of the configuration; nil: none
+}
+
+func init() {
+	inside.LoggerOf = func(signer any) *slog.Logger { return signer.(*Signer).logger }
 }
 
 // signs is what signers differ in.
@@ -77,6 +83,7 @@ func NewKMSSigner(ctx context.Context, config *KMSConfig) (*Signer, error) {
 		signs:   &kmsSigner{key},
 		keyfunc: sync.OnceValue(func() jwt.Keyfunc { return key.keyfunc(values) }),
 		keys:    own.PublicKeys,
+		logger:  own.Logger,
 	}, nil
 }
 
@@ -108,6 +115,7 @@ func NewIAMSigner(ctx context.Context, config *IAMConfig) (*Signer, error) {
 		signs:   &iamSigner{m, &own},
 		keyfunc: func() jwt.Keyfunc { return keyfunc },
 		keys:    own.PublicKeys,
+		logger:  own.Logger,
 	}, nil
 }
 
@@ -137,7 +145,7 @@ func (s *Signer) Sign(ctx context.Context, claims jwt.Claims) (string, error) {
 	case ctx == nil:
 		return "", errNilContext("Sign")
 	}
-	header := signheader.From(ctx)
+	header := inside.Header(ctx)
 	if header != nil && header["typ"] == nil {
 		header["typ"] = "JWT"
 	}

@@ -13,6 +13,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
+	"github.com/someone1/gcp-jwt-go/v3/internal/inside"
 )
 
 // Config says what the tokens of a source hold and what signs them.
@@ -95,6 +96,7 @@ func (c Config) newMaker(ctx context.Context) (*maker, error) {
 	var logger *slog.Logger
 	if c.Signer != nil {
 		method = c.Signer.Method() // nil while its key has no version that signs
+		logger = inside.LoggerOf(c.Signer)
 	} else {
 		var err error
 		if logger, err = loggerFrom(ctx, method); err != nil {

@@ -11,7 +11,7 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
-	"github.com/someone1/gcp-jwt-go/v3/internal/signheader"
+	"github.com/someone1/gcp-jwt-go/v3/internal/inside"
 )
 
 // A maker makes the JWTs of a source.
@@ -55,7 +55,7 @@ func (m *maker) make(ctx context.Context) (text string, expiry time.Time, err er
 // sign signs a token with further fields in its header.
 func (m *maker) sign(ctx context.Context, header map[string]any, claims jwt.MapClaims) (string, error) {
 	if m.signer != nil {
-		return m.signer.Sign(signheader.With(ctx, header), claims)
+		return m.signer.Sign(inside.WithHeader(ctx, header), claims)
 	}
 	token := jwt.NewWithClaims(m.method, claims)
 	maps.Copy(token.Header, header)

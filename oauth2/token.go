@@ -74,7 +74,7 @@ func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audienc
 // the request at hand. The end of ctx ends the wait for the first token, but not the
 // source: later tokens are made with the values of ctx and a time limit of their own, 30
 // seconds. Failures while the old token is in use go to the Logger of that configuration,
-// and to [slog.Default] where there is none, as with config.Signer.
+// that of the Signer included, and to [slog.Default] where there is none.
 //
 // The error is [gcpjwt.ErrInvalidConfig] if config cannot work, [gcpjwt.ErrMissingConfig] if
 // ctx lacks what the method needs, and else what [gcpjwt.SignedString] returns.
