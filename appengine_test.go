@@ -574,6 +574,7 @@ func TestAppEngineHangs(t *testing.T) {
 			}
 			callers.Wait()
 		}
+		synctest.Wait()
 		if most > 32 {
 			t.Errorf("%d calls under way, want 32 at most", most)
 		}
@@ -598,6 +599,16 @@ func TestAppEngineHangs(t *testing.T) {
 		if underWay != 0 {
 			t.Errorf("%d calls are still under way, want none", underWay)
 		}
+		server.SetLatency(time.Second)
+		var callers sync.WaitGroup
+		for range 100 { // which take turns
+			callers.Go(func() {
+				if took, err := sign(server.Context(t.Context())); took > 4*time.Second || err != nil {
+					t.Errorf("of 100 calls at once: got %v after %v, want a token within 4s", err, took)
+				}
+			})
+		}
+		callers.Wait()
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -746,14 +747,13 @@ func TestPanicsOfOthers(t *testing.T) {
 	if !iamAlone(t) { // a panic that gets away would end all tests
 		return
 	}
-	logged := 0
+	var logged atomic.Int32
 	logger := slog.New(panicking{count: &logged})
 	wantLogged := func(t *testing.T) {
 		t.Helper()
-		if synctest.Wait(); logged == 0 {
+		if synctest.Wait(); logged.Swap(0) == 0 {
 			t.Error("the Logger was never told anything")
 		}
-		logged = 0
 	}
 	t.Run("Logger of certificates", func(t *testing.T) {
 		certBubble(t, func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string) {
@@ -850,13 +850,13 @@ func TestPanicsOfOthers(t *testing.T) {
 // panicking is a handler that counts what it is told.
 type panicking struct {
 	slog.Handler
-	count *int
+	count *atomic.Int32
 }
 
 func (panicking) Enabled(context.Context, slog.Level) bool { return true }
 
 func (p panicking) Handle(context.Context, slog.Record) error {
-	*p.count++
+	p.count.Add(1)
 	panic("the handler is broken")
 }
 

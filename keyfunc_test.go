@@ -562,3 +562,27 @@ func TestKeyfuncOutlivesItsContext(t *testing.T) {
 		}
 	})
 }
+
+// A token whose key is known costs no memory beyond what jwt's parser takes, nor a timer.
+func TestKeyfuncHitAllocatesNothing(t *testing.T) {
+	server, client := start.KMS(t)
+	version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	for _, name := range []string{version, path.Dir(path.Dir(version))} {
+		config := &gcpjwt.KMSConfig{KeyPath: name, KMSClient: client}
+		keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := &jwt.Token{
+			Method: jwt.SigningMethodES256,
+			Header: map[string]any{"alg": "ES256", "kid": gcpjwt.KMSKeyID(version)},
+		}
+		if got := testing.AllocsPerRun(200, func() {
+			if _, err := keyfunc(token); err != nil {
+				t.Error(err)
+			}
+		}); got != 0 {
+			t.Errorf("%s: %v allocations, want none", name, got)
+		}
+	}
+}
