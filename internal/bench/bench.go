@@ -33,10 +33,26 @@ type Way struct {
 	Do   func() error
 }
 
-// An Other is a way without this library.
+// An Other is a way without this library. A limit is what ours may cost, in multiples of
+// what this one does.
 type Other struct {
 	Way
-	Limit float64 // what ours may cost, in multiples of what this one does
+	Limit float64
+
+	// Limits that are other ones.
+	Of       map[string]float64 // of some of ours, by their names
+	AllCores float64            // on all cores at once; 0: the same
+}
+
+// LimitOf returns the limit of one of ours.
+func (o Other) LimitOf(ours string, goroutines int) float64 {
+	if limit, ok := o.Of[ours]; ok {
+		return limit
+	}
+	if goroutines > 1 && o.AllCores > 0 {
+		return o.AllCores
+	}
+	return o.Limit
 }
 
 // Ways are all ways of a comparison, those of this library first.
@@ -83,7 +99,7 @@ type Suite struct {
 	claims     jwt.RegisteredClaims // always the same, as prepared answers go with them
 	keys       []*key
 	rsa        *key   // RS256 with 2048 bits, which most services have
-	webKeysURL string // has a JSON Web Key Set per key, by its name
+	webKeysURL string // has a JSON Web Key Set per key, by its name, and one of all: see allKeys
 	google     googleKeys
 	closers    []func()
 }

@@ -36,26 +36,35 @@ type algorithm struct {
 	// verified is set for those whose verification is compared: the others
 	// cost the same as one of these, or are verified by Cloud KMS (HS*).
 	verified bool
+
+	level kmspb.ProtectionLevel // 0: that which is usual
 }
 
 var algorithms = []algorithm{
-	{"RS256-2048", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, gcpjwt.SigningMethodKMSRS256, true},
-	{"RS256-3072", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, gcpjwt.SigningMethodKMSRS256, true},
-	{"RS256-4096", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, gcpjwt.SigningMethodKMSRS256, true},
-	{"RS512-4096", "RS512", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, gcpjwt.SigningMethodKMSRS512, false},
-	{"PS256-2048", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, gcpjwt.SigningMethodKMSPS256, true},
-	{"PS256-3072", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, gcpjwt.SigningMethodKMSPS256, true},
-	{"PS256-4096", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, gcpjwt.SigningMethodKMSPS256, true},
-	{"PS512-4096", "PS512", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, gcpjwt.SigningMethodKMSPS512, false},
-	{"ES256", "ES256", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, gcpjwt.SigningMethodKMSES256, true},
-	{"ES384", "ES384", kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, gcpjwt.SigningMethodKMSES384, true},
-	{"EdDSA", "EdDSA", kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEdDSA, true},
-	{"ML-DSA-44", "ML-DSA-44", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, gcpjwt.SigningMethodKMSMLDSA44, false},
-	{"ML-DSA-65", "ML-DSA-65", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, gcpjwt.SigningMethodKMSMLDSA65, true},
-	{"ML-DSA-87", "ML-DSA-87", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, gcpjwt.SigningMethodKMSMLDSA87, false},
-	{"HS256", "HS256", kmspb.CryptoKeyVersion_HMAC_SHA256, gcpjwt.SigningMethodKMSHS256, false},
-	{"HS384", "HS384", kmspb.CryptoKeyVersion_HMAC_SHA384, gcpjwt.SigningMethodKMSHS384, false},
-	{"HS512", "HS512", kmspb.CryptoKeyVersion_HMAC_SHA512, gcpjwt.SigningMethodKMSHS512, false},
+	{"RS256-2048", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, gcpjwt.SigningMethodKMSRS256, true, 0},
+	{"RS256-3072", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, gcpjwt.SigningMethodKMSRS256, true, 0},
+	{"RS256-4096", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, gcpjwt.SigningMethodKMSRS256, true, 0},
+	{"RS512-4096", "RS512", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, gcpjwt.SigningMethodKMSRS512, false, 0},
+	{"PS256-2048", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, gcpjwt.SigningMethodKMSPS256, true, 0},
+	{"PS256-3072", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, gcpjwt.SigningMethodKMSPS256, true, 0},
+	{"PS256-4096", "PS256", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, gcpjwt.SigningMethodKMSPS256, true, 0},
+	{"PS512-4096", "PS512", kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, gcpjwt.SigningMethodKMSPS512, false, 0},
+	{"ES256", "ES256", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, gcpjwt.SigningMethodKMSES256, true, 0},
+	{"ES384", "ES384", kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, gcpjwt.SigningMethodKMSES384, true, 0},
+	{"ES256K", "ES256K", kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, gcpjwt.SigningMethodKMSES256K, true, 0},
+	{"EdDSA", "EdDSA", kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEdDSA, true, 0},
+	{"Ed25519", "Ed25519", kmspb.CryptoKeyVersion_EC_SIGN_ED25519, gcpjwt.SigningMethodKMSEd25519, false, 0},
+	{"ML-DSA-44", "ML-DSA-44", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, gcpjwt.SigningMethodKMSMLDSA44, false, 0},
+	{"ML-DSA-65", "ML-DSA-65", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, gcpjwt.SigningMethodKMSMLDSA65, true, 0},
+	{"ML-DSA-87", "ML-DSA-87", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, gcpjwt.SigningMethodKMSMLDSA87, false, 0},
+	{"ML-DSA-44-mu", "ML-DSA-44", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA44, false, 0},
+	{"ML-DSA-65-mu", "ML-DSA-65", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA65, false, 0},
+	{"ML-DSA-87-mu", "ML-DSA-87", kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87_EXTERNAL_MU, gcpjwt.SigningMethodKMSMLDSA87, false, 0},
+	{"RS256-2048-EXTERNAL", "RS256", kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, gcpjwt.SigningMethodKMSRS256, false, kmspb.ProtectionLevel_EXTERNAL},
+	{"ES256-EXTERNAL", "ES256", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, gcpjwt.SigningMethodKMSES256, false, kmspb.ProtectionLevel_EXTERNAL},
+	{"HS256", "HS256", kmspb.CryptoKeyVersion_HMAC_SHA256, gcpjwt.SigningMethodKMSHS256, false, 0},
+	{"HS384", "HS384", kmspb.CryptoKeyVersion_HMAC_SHA384, gcpjwt.SigningMethodKMSHS384, false, 0},
+	{"HS512", "HS512", kmspb.CryptoKeyVersion_HMAC_SHA512, gcpjwt.SigningMethodKMSHS512, false, 0},
 }
 
 // A key is a CryptoKeyVersion in Cloud KMS, with a token by it.
@@ -81,7 +90,11 @@ func (s *Suite) newKey(a algorithm) (*key, error) {
 		return nil, err
 	}
 	s.onClose(func() { client.Close() })
-	version, err := server.CreateKey(a.name, a.kms)
+	var level []kmspb.ProtectionLevel
+	if a.level != 0 {
+		level = append(level, a.level)
+	}
+	version, err := server.CreateKey(a.name, a.kms, level...)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +134,12 @@ func prepared() func(ctx context.Context, method string, req proto.Message, next
 	}
 }
 
-// foreign reports whether the other libraries know the key's algorithm.
+// foreign reports whether the other libraries know the key's algorithm. jwx needs a build
+// tag for ES256K.
 func (k *key) foreign() bool {
 	switch k.public.(type) {
 	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
-		return true
+		return k.alg != "Ed25519"
 	}
 	return false
 }
@@ -134,28 +148,33 @@ func (k *key) foreign() bool {
 // other libraries want to be told of it.
 func (s *Suite) publish(keys []*key) (url string, err error) {
 	mux := http.NewServeMux()
-	for _, k := range keys {
-		if !k.foreign() {
-			continue
-		}
-		body, err := k.webKeySet()
-		if err != nil {
-			return "", err
-		}
-		mux.HandleFunc("GET /"+k.name, func(w http.ResponseWriter, _ *http.Request) {
+	serve := func(name string, set jose.JSONWebKeySet) error {
+		body, err := json.Marshal(set)
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "max-age=3600")
 			_, _ = w.Write(body)
 		})
+		return err
 	}
-	return s.serve(mux), nil
+	var all jose.JSONWebKeySet
+	for _, k := range keys {
+		if !k.foreign() {
+			continue
+		}
+		one := jose.JSONWebKey{Key: k.public, KeyID: k.kid, Algorithm: k.alg, Use: "sig"}
+		if err := serve(k.name, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{one}}); err != nil {
+			return "", err
+		}
+		if k.verified {
+			all.Keys = append(all.Keys, one)
+		}
+	}
+	return s.serve(mux), serve(allKeys, all)
 }
 
-func (k *key) webKeySet() ([]byte, error) {
-	return json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
-		{Key: k.public, KeyID: k.kid, Algorithm: k.alg, Use: "sig"},
-	}})
-}
+// allKeys is the name of the set of all keys that the other libraries know.
+const allKeys = "all"
 
 // googleKeys are a service account and an App Engine app, whose keys Google
 // rotates.

@@ -74,7 +74,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	defer suite.Close()
 
 	fmt.Fprintf(p.out, "# %s, %d CPUs, %v for each way in slices of %v\n", runtime.Version(), runtime.GOMAXPROCS(0), p.each, p.slice)
-	for _, c := range suite.Sign() {
+	sign, err := suite.Sign()
+	if err != nil {
+		return err
+	}
+	for _, c := range sign {
 		p.time(ctx, c, 1)
 	}
 	verify, err := suite.Verify()
@@ -144,7 +148,7 @@ func (p *pairing) time(ctx context.Context, c bench.Comparison, goroutines int) 
 				turns[turn] /= costs[len(c.Ours)+j][turn]
 			}
 			ratio := bench.Quantile(turns, 0.5)
-			p.pair(fmt.Sprintf("%s/%s/%s", name, ours.Name, other.Name), ratio, other.Limit)
+			p.pair(fmt.Sprintf("%s/%s/%s", name, ours.Name, other.Name), ratio, other.LimitOf(ours.Name, goroutines))
 			ratios = append(ratios, cell{ours.Name + " / " + other.Name, fmt.Sprintf("%.3f", ratio)})
 		}
 	}
