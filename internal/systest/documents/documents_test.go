@@ -367,10 +367,7 @@ func tableRows(t *testing.T, document string, name *regexp.Regexp) (rows [][]str
 		if !strings.HasPrefix(line, "|") {
 			continue
 		}
-		var cells []string
-		for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
-			cells = append(cells, strings.TrimSpace(cell))
-		}
+		cells := cellsOf(line)
 		if first := cells[0]; name.MatchString(strings.Trim(first, "`")) && first[0] == '`' {
 			cells[0] = strings.Trim(first, "`")
 			rows = append(rows, cells)
