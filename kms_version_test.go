@@ -200,28 +200,34 @@ func TestKMSMethodOfAnotherKind(t *testing.T) {
 	})
 }
 
-// The same where the key may not be looked at: it is told by MacVerify, which verifiers may
-// call. MAC keys of another length show it by the length of the MAC.
+// The same where only one of the calls is allowed that tell a MAC key: MacVerify, which
+// verifiers may make, or GetCryptoKey.
 func TestKMSMACKeyInDisguise(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		server, _ := start.KMS(t)
-		version := systest.Create(t, server, systest.HMAC256)
-		server.Deny("cloudkms.cryptoKeys.get")
-		for _, row := range systest.Methods() {
-			if row.Algorithm == systest.HMAC256 {
-				continue
-			}
-			ctx := systest.KMSContext(t.Context(), connect(t, server), version)
-			text, err := gcpjwt.SignedString(ctx, jwt.New(row.Method))
-			if text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
-				t.Errorf("C09: %s on HMAC_SHA256: SignedString: %v, want ErrAlgorithmMismatch", row.Alias, err)
-			}
-		}
-		if got := server.Calls("AsymmetricSign"); got != 0 {
-			t.Errorf("C09: %d calls of AsymmetricSign, want 0", got)
+		for _, denied := range []string{"cloudkms.cryptoKeys.get", "cloudkms.cryptoKeyVersions.useToVerify"} {
+			t.Run(denied, func(t *testing.T) { testKMSMACKeyInDisguise(t, connect, denied) })
 		}
 	})
+}
+
+func testKMSMACKeyInDisguise(t *testing.T, connect kmsConnect, denied string) {
+	server, _ := start.KMS(t)
+	version := systest.Create(t, server, systest.HMAC256)
+	server.Deny(denied)
+	for _, row := range systest.Methods() {
+		if row.Algorithm == systest.HMAC256 {
+			continue
+		}
+		ctx := systest.KMSContext(t.Context(), connect(t, server), version)
+		text, err := gcpjwt.SignedString(ctx, jwt.New(row.Method))
+		if text != "" || !errors.Is(err, gcpjwt.ErrAlgorithmMismatch) {
+			t.Errorf("C09: %s on HMAC_SHA256: SignedString: %v, want ErrAlgorithmMismatch", row.Alias, err)
+		}
+	}
+	if got := server.Calls("AsymmetricSign"); got != 0 {
+		t.Errorf("C09: %d calls of AsymmetricSign, want 0", got)
+	}
 }
 
 // A key of a kind that JOSE has no name for is refused by each call, and told from those

@@ -4,34 +4,53 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
+	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/sync/errgroup"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
-// embeddedKeys are the keys of the embedded Cloud KMS, in the order of the table.
-var embeddedKeys = []kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256,
-	kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512,
-	kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256,
-	kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384,
-	kmspb.CryptoKeyVersion_EC_SIGN_ED25519,
-	kmspb.CryptoKeyVersion_HMAC_SHA256,
-	kmspb.CryptoKeyVersion_HMAC_SHA384,
-	kmspb.CryptoKeyVersion_HMAC_SHA512,
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44,
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65,
-	kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87,
+// embeddedKey is a key of the embedded Cloud KMS.
+type embeddedKey struct {
+	algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
+	level     kmspb.ProtectionLevel
+	method    jwt.SigningMethod // nil: what NewKMSSigner finds
+}
+
+const (
+	software = kmspb.ProtectionLevel_SOFTWARE
+	hsm      = kmspb.ProtectionLevel_HSM
+	external = kmspb.ProtectionLevel_EXTERNAL
+)
+
+// embeddedKeys are in the order of the table.
+var embeddedKeys = []embeddedKey{
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_3072_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_4096_SHA512, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_3072_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, software, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, external, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_P384_SHA384, software, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, hsm, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, software, nil},
+	{kmspb.CryptoKeyVersion_EC_SIGN_ED25519, software, gcpjwt.SigningMethodKMSEd25519},
+	{kmspb.CryptoKeyVersion_HMAC_SHA256, software, nil},
+	{kmspb.CryptoKeyVersion_HMAC_SHA384, software, nil},
+	{kmspb.CryptoKeyVersion_HMAC_SHA512, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_44_EXTERNAL_MU, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65_EXTERNAL_MU, software, nil},
+	{kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87_EXTERNAL_MU, software, nil},
 }
 
 const embeddedAccount = "quickstart@test.iam.gserviceaccount.com"
@@ -41,6 +60,7 @@ type embedded struct {
 	candidates []candidate
 	closers    []func()
 
+	rest      bool
 	kms       *testutil.KMS
 	iam       *testutil.IAM
 	appEngine *testutil.AppEngine
@@ -52,8 +72,9 @@ func (e *embedded) close() {
 	}
 }
 
-func startEmbedded(ctx context.Context) (e *embedded, err error) {
-	e = new(embedded)
+// startEmbedded starts it. The client of Cloud KMS speaks gRPC, or REST if rest says so.
+func startEmbedded(ctx context.Context, rest bool) (e *embedded, err error) {
+	e = &embedded{rest: rest}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -75,10 +96,9 @@ func (e *embedded) startKMS(ctx context.Context) (err error) {
 
 	versions := make([]string, len(embeddedKeys))
 	var group errgroup.Group
-	for i, algorithm := range embeddedKeys {
+	for i, key := range embeddedKeys {
 		group.Go(func() (err error) {
-			id := strings.ToLower(strings.ReplaceAll(algorithm.String(), "_", "-"))
-			versions[i], err = e.kms.CreateKey(id, algorithm)
+			versions[i], err = e.kms.CreateKey(fmt.Sprintf("key-%d", i), key.algorithm, key.level)
 			return err
 		})
 	}
@@ -86,13 +106,22 @@ func (e *embedded) startKMS(ctx context.Context) (err error) {
 		return err
 	}
 
-	client, err := e.kms.Client(ctx)
+	connect := e.kms.Client
+	if e.rest {
+		connect = e.kms.RESTClient
+	}
+	client, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	e.closers = append(e.closers, func() { client.Close() })
-	for i, version := range versions {
-		e.candidates = append(e.candidates, kmsCandidate("KMS "+embeddedKeys[i].String(), client, version))
+	for i, key := range embeddedKeys {
+		name := "KMS " + key.algorithm.String()
+		if key.level == external {
+			name += " " + key.level.String()
+		}
+		config := &gcpjwt.KMSConfig{KeyPath: versions[i], KMSClient: client}
+		e.candidates = append(e.candidates, kmsCandidate(name, config, key.method))
 	}
 	return nil
 }

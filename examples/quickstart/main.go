@@ -1,6 +1,7 @@
 // Quickstart signs a token with every signer that gcpjwt knows, verifies it with
 // gcpjwt's Keyfunc, and then once more with jwt's own method and the bare public
-// key, as a service that has never heard of gcpjwt would.
+// key, as a service that has never heard of gcpjwt would. With -rest it talks to
+// Cloud KMS over REST instead of gRPC.
 //
 // Without flags it needs no Google Cloud project: it starts servers on loopback
 // that speak Google's protocols and hold real keys.
@@ -22,8 +23,6 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-
-	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 )
 
 const (
@@ -33,7 +32,7 @@ const (
 
 // sign returns a new token. The Signer knows its key's algorithm, and writes the right
 // alg and kid into the header.
-func sign(ctx context.Context, s *gcpjwt.Signer) (string, error) {
+func sign(ctx context.Context, s signer) (string, error) {
 	return s.Sign(ctx, jwt.RegisteredClaims{
 		Issuer:    issuer,
 		Audience:  jwt.ClaimStrings{audience},
@@ -44,7 +43,7 @@ func sign(ctx context.Context, s *gcpjwt.Signer) (string, error) {
 
 // verify is jwt's own parser: the Keyfunc is all that gcpjwt adds. The Keyfunc
 // ties each key to one algorithm, so jwt.WithValidMethods has nothing to add.
-func verify(s *gcpjwt.Signer, text string) (*jwt.Token, error) {
+func verify(s signer, text string) (*jwt.Token, error) {
 	return jwt.ParseWithClaims(text, &jwt.RegisteredClaims{}, s.Keyfunc,
 		jwt.WithIssuer(issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired())
 }
