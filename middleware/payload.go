@@ -88,8 +88,8 @@ func (v *Verifier) read(payload []byte) (*statements, error) {
 const lastDate = 253402300799
 
 func parseDate(name string, value []byte) (date, error) {
-	seconds, err := strconv.ParseFloat(string(value), 64)
-	if isNumber := value[0] == '-' || '0' <= value[0] && value[0] <= '9'; !isNumber || err != nil || seconds < 0 || seconds > lastDate {
+	seconds, err := strconv.ParseFloat(string(value), 64) // takes no JSON but numbers
+	if err != nil || seconds < 0 || seconds > lastDate {
 		return date{}, errs.Errorf("%w: %s is not a number from 0 to %d", jwt.ErrTokenMalformed, name, int64(lastDate))
 	}
 	whole := int64(seconds)

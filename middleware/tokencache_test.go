@@ -228,7 +228,33 @@ func TestTokenCacheLeavesOut(t *testing.T) {
 	}
 }
 
-// A remembered token expires, and is not valid yet, as any other.
+// A claims type may look elsewhere each time, at a list of those who have left, say.
+type listedClaims struct {
+	jwt.RegisteredClaims
+	left *bool
+}
+
+func (c *listedClaims) Validate() error {
+	if *c.left {
+		return errors.New("they have left")
+	}
+	return nil
+}
+
+func TestTokenCacheValidates(t *testing.T) {
+	keyfunc, verifications := countingKeyfunc(publicTestKey)
+	var left bool
+	auth := middleware.New(keyfunc, middleware.WithTokenCache(10),
+		middleware.WithClaims(func() jwt.Claims { return &listedClaims{left: &left} }))
+	token := signed(t, nil)
+	if got := seen(t, auth, verifications, token, token); got != 1 {
+		t.Errorf("got %d verifications, want 1", got)
+	}
+	left = true
+	check(t, serve(t, auth, "Bearer "+token), invalidToken)
+}
+
+// A remembered token expires as any other.
 func TestTokenCacheTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keyfunc, verifications := countingKeyfunc(publicTestKey)
