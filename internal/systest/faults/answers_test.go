@@ -23,7 +23,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsFault is damage done to the response of an RPC.
@@ -143,7 +142,7 @@ func TestKMSIntegrityOfSigning(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s/%d bad", fault.rpc, fault.name, bad), func(t *testing.T) {
 				t.Parallel()
 				row := systest.RowOf(fault.algorithm)
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
 				text, err := gcpjwt.SignedString(systest.KMSContext(t.Context(), client, version), jwt.New(row.Method))
@@ -200,7 +199,7 @@ func TestKMSIntegrityOfPublicKeys(t *testing.T) {
 		for _, bad := range []int{2, 3} {
 			t.Run(fmt.Sprintf("%s/%d bad", fault.name, bad), func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, fault.algorithm)
 				kmsSpoil(server, fault.rpc, bad, fault.damage)
 				_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
@@ -237,7 +236,7 @@ func TestKMSIntegrityOfMacVerify(t *testing.T) {
 			for _, bad := range []int{2, 3} {
 				t.Run(fmt.Sprintf("%s/forged=%t/%d bad", tt.name, forged, bad), func(t *testing.T) {
 					t.Parallel()
-					server, client := start.KMS(t)
+					server, client := systest.StartKMS(t)
 					version := systest.Create(t, server, systest.HMAC256)
 					text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 					if forged {
@@ -288,7 +287,7 @@ func TestKMSIntegrityOfList(t *testing.T) {
 		for _, bad := range []int{2, 3} {
 			t.Run(fmt.Sprintf("%s/%d bad", tt.name, bad), func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, systest.P256)
 				kmsSpoil(server, "ListCryptoKeyVersions", bad, kmsDamage(func(r *kmspb.ListCryptoKeyVersionsResponse) {
 					r.CryptoKeyVersions[0].Name = tt.rename(version)
@@ -311,7 +310,7 @@ func TestKMSIntegrityOfList(t *testing.T) {
 // A filter that isn't honoured does no harm.
 func TestKMSListIgnoresFilter(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 	for range 2 {
 		if _, err := server.CreateVersion(systest.CryptoKeyOf(version)); err != nil {
@@ -399,7 +398,7 @@ func TestKMSMissingPermission(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, tt.algorithm)
 			server.Deny(tt.permission)
 			config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
@@ -424,7 +423,7 @@ func TestKMSSignerMayNotReadPublicKeys(t *testing.T) {
 			row := systest.RowOf(algorithm)
 			t.Run(fmt.Sprintf("%s/rotating=%t", row.Alg, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, algorithm)
 				server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 				path, reads := version, 1
@@ -449,7 +448,7 @@ func TestKMSSignerMayNotReadPublicKeys(t *testing.T) {
 func TestKMSPermissionGranted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		version := systest.Create(t, server, systest.PSS2048)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 		ctx := systest.KMSContext(t.Context(), client, version)
@@ -473,7 +472,7 @@ func TestKMSPublicKeyUnreadable(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.Unauthenticated, codes.FailedPrecondition, codes.InvalidArgument} {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, systest.P256)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 				if method == "GetPublicKey" {
@@ -516,7 +515,7 @@ func TestKMSUnusableVersion(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%s/used before=%t", row.Alg, tt.name, used), func(t *testing.T) {
 					t.Parallel()
-					server, client := start.KMS(t)
+					server, client := systest.StartKMS(t)
 					version := systest.Create(t, server, algorithm)
 					if used {
 						systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil)
@@ -557,7 +556,7 @@ func TestKMSUnusableVersion(t *testing.T) {
 
 func TestKMSUnknownCryptoKey(t *testing.T) {
 	t.Parallel()
-	_, client := start.KMS(t)
+	_, client := systest.StartKMS(t)
 	config := &gcpjwt.KMSConfig{KeyPath: "projects/test/locations/global/keyRings/test/cryptoKeys/missing", KMSClient: client}
 	_, err := gcpjwt.SignedString(gcpjwt.NewKMSContext(t.Context(), config), jwt.New(gcpjwt.SigningMethodKMSES256))
 	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "KeyPath") {
@@ -590,7 +589,7 @@ func TestKMSContextEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s/rotating=%t/%s", tt.rpc, tt.algorithm, tt.rotating, how), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, client := start.KMS(t, testutil.InMemory())
+					server, client := systest.StartKMS(t, testutil.InMemory())
 					path := systest.Create(t, server, tt.algorithm)
 					if tt.rotating {
 						path = systest.CryptoKeyOf(path)
@@ -638,7 +637,7 @@ func TestKMSVerifyKeyfuncContextEnds(t *testing.T) {
 		t.Run(rpc, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, client := start.KMS(t, testutil.InMemory())
+				server, client := systest.StartKMS(t, testutil.InMemory())
 				path := systest.Create(t, server, systest.P256)
 				if rpc == "ListCryptoKeyVersions" {
 					path = systest.CryptoKeyOf(path)
@@ -668,7 +667,7 @@ func TestKMSVerifyKeyfuncContextEnds(t *testing.T) {
 // A signer that may not read public keys goes on if it cannot even ask.
 func TestKMSSignerWithoutPublicKeysInOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		version := systest.Create(t, server, systest.P256)
 		server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
 		ctx := systest.KMSContext(t.Context(), client, version)

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 
 	"google.golang.org/api/googleapi"
 	"google.golang.org/grpc/codes"
@@ -23,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { systest.Main(m) }
 
-const account = start.Account
+const account = systest.Account
 
 // faultManyCalls bounds the attempts at a call that is retried until its
 // deadline. The pauses between them are random, so this has room.
@@ -212,7 +211,7 @@ const faultCredential = "credential-that-stays-private"
 
 // faultCells is how many cells the matrix has at least. A lower number means
 // that some have been lost.
-const faultCells = 1300
+const faultCells = 2000
 
 // TestFaultMatrix crosses every remote call with every fault that it can have.
 // Each cell runs on a clock of its own that moves on while everybody waits, so
@@ -221,16 +220,24 @@ func TestFaultMatrix(t *testing.T) {
 	cells := append(faultKMSCells(), faultIAMCells()...)
 	cells = append(cells, faultAppEngineCells()...)
 	byCall := make(map[string]int)
+	var failed atomic.Int64
+	t.Cleanup(func() { // after the cells that run in parallel
+		t.Logf("%d cells, %d failed: %v", len(cells), failed.Load(), byCall)
+	})
 	for _, cell := range cells {
 		byCall[cell.call]++
 		t.Run(cell.call+"/"+cell.fault, func(t *testing.T) {
 			if !cell.serial {
 				t.Parallel()
 			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					failed.Add(1)
+				}
+			})
 			synctest.Test(t, cell.run)
 		})
 	}
-	t.Logf("%d cells: %v", len(cells), byCall)
 	if len(cells) < faultCells {
 		t.Errorf("got %d cells, want at least %d", len(cells), faultCells)
 	}

@@ -33,7 +33,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // A faultHTTPCall is one call over HTTP as one operation of the library makes it.
@@ -96,7 +95,7 @@ type faultIAM struct {
 }
 
 func (c faultHTTPCall) startIAM(t *testing.T) *faultIAM {
-	server, config := start.IAM(t, testutil.InMemory())
+	server, config := systest.StartIAM(t, testutil.InMemory())
 	server.Client().Transport = faultAuthorized{server.Client().Transport}
 	config.EnableCache = c.cached
 	rig := &faultIAM{server: server}

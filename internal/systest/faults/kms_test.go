@@ -14,7 +14,10 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,16 +40,16 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
-// A faultKMSCall is one RPC as one operation of the library makes it.
+// A faultKMSCall is one RPC as one operation of the library makes it, over one transport.
 type faultKMSCall struct {
 	name      string
 	rpc       string
 	algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
 	method    *gcpjwt.SigningMethodKMS
 
+	rest      bool // the client is Google's for REST, else that for gRPC
 	verifies  bool // the operation is a verification, else a signature
 	cryptoKey bool // KeyPath names the CryptoKey
 	fetch     bool // the RPC reads keys, which are kept
@@ -124,7 +127,7 @@ type faultKMS struct {
 // start makes a server with one key and an operation on it, all of whose other
 // needs have been seen to.
 func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
-	server, direct := start.KMS(t, testutil.InMemory())
+	server, direct := systest.StartKMS(t, testutil.InMemory())
 	version, err := server.CreateKey("key", c.algorithm)
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +136,17 @@ func (c faultKMSCall) start(t *testing.T, proxied bool) *faultKMS {
 	rig.lift = func() { server.Intercept(nil) }
 	client := direct
 	rig.calls = func() int { return server.Calls(c.rpc) }
+	if c.rest {
+		if client, err = server.RESTClient(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		rig.lift = func() {
+			server.Intercept(nil)
+			server.InterceptREST(nil)
+			server.CutREST(c.rpc, 0)
+		}
+	}
 	if proxied {
 		rig.proxy, client = startFaultProxy(t, direct)
 		rig.lift = func() { rig.proxy.fault.Store(nil) }
@@ -233,7 +247,13 @@ func (r *faultKMS) keepResponse(response proto.Message) {
 // faultKMSCells makes the cells of Cloud KMS.
 func faultKMSCells() []faultCell {
 	var cells []faultCell
+	calls := slices.Clone(faultKMSCalls)
 	for _, call := range faultKMSCalls {
+		call.name += " over REST"
+		call.rest = true
+		calls = append(calls, call)
+	}
+	for _, call := range calls {
 		add := func(fault string, want faultWant, inject func(*faultKMS)) {
 			cells = append(cells, call.cell(fault, want, false, inject))
 		}
@@ -249,6 +269,10 @@ func faultKMSCells() []faultCell {
 			}
 			cell.caller = caller.caller
 			cells = append(cells, cell)
+		}
+		if call.rest {
+			call.addRESTWires(add)
+			continue
 		}
 		for _, fault := range faultWires {
 			want := call.wantCode(fault.code)
@@ -324,6 +348,8 @@ func (c faultKMSCall) wantCode(code codes.Code) faultWant {
 	switch {
 	case code == codes.Unavailable, code == codes.ResourceExhausted, code == codes.DeadlineExceeded:
 		return c.wantRetried(code)
+	case c.rest && (code == codes.Unknown || code == codes.Internal || code == codes.DataLoss):
+		return c.wantRetried(code) // HTTP status 500
 	case c.rpc == "GetPublicKey" && code == codes.PermissionDenied && !c.verifies:
 		// Whoever may sign but not read the public key, signs. That the key may
 		// not be read is remembered.
@@ -350,7 +376,11 @@ func faultSilence(ctx context.Context, _ int, _ proto.Message, _ testutil.KMSHan
 
 // addOutages adds the faults of a server that isn't there.
 func (c faultKMSCall) addOutages(add func(string, faultWant, func(*faultKMS))) {
-	add("refused connection", c.wantRetried(codes.Unavailable), func(r *faultKMS) {
+	refused := c.wantRetried(codes.Unavailable)
+	if c.rest { // gRPC connects again by itself, and says when there was an outage
+		refused = c.want(faultWant{calls: [2]int{0, 0}})
+	}
+	add("refused connection", refused, func(r *faultKMS) {
 		lift := r.lift
 		r.server.Stop()
 		r.lift = func() {
@@ -368,6 +398,9 @@ func (c faultKMSCall) addOutages(add func(string, faultWant, func(*faultKMS))) {
 		r.answer(c.rpc, func(ctx context.Context, n int, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			if n > 1 {
 				return next(ctx, req)
+			}
+			if c.rest { // it has to be back by the time that the caller asks again
+				panic(http.ErrAbortHandler)
 			}
 			go r.server.Restart() // cuts this very call
 			<-ctx.Done()
@@ -532,6 +565,84 @@ func (c faultKMSCall) addLists(alter func(string, faultWant, func(proto.Message)
 		none.is = []error{gcpjwt.ErrAlgorithmMismatch}
 	}
 	alter("version without an algorithm", none, func(m proto.Message) { first(m).Algorithm = 0 })
+}
+
+// addRESTWires adds faults of HTTP, as proxies and broken connections make them.
+func (c faultKMSCall) addRESTWires(add func(string, faultWant, func(*faultKMS))) {
+	wire := func(fault string, want faultWant, answer func(w http.ResponseWriter, good []byte)) {
+		add("wire: "+fault, want, func(r *faultKMS) {
+			r.server.InterceptREST(func(w http.ResponseWriter, request *http.Request, next http.Handler) {
+				if !c.isREST(request) {
+					next.ServeHTTP(w, request)
+					return
+				}
+				recorder := httptest.NewRecorder()
+				next.ServeHTTP(recorder, request)
+				answer(w, recorder.Body.Bytes())
+			})
+		})
+	}
+	unread := c.want(faultWant{calls: [2]int{1, 1}})
+	body := func(fault string, change func(good []byte) []byte) {
+		wire(fault, unread, func(w http.ResponseWriter, good []byte) {
+			w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+			_, _ = w.Write(change(good))
+		})
+	}
+	body("a page in place of JSON", func([]byte) []byte { return []byte("<html>\n<title>Sorry</title>\n</html>") })
+	body("no body", func([]byte) []byte { return nil })
+	body("body truncated", func(good []byte) []byte { return good[:len(good)/2] })
+	body("a list in place of an object", func(good []byte) []byte { return slices.Concat([]byte("["), good, []byte("]")) })
+	body("something behind the object", func(good []byte) []byte { return append(good, good...) })
+	body("no text", func([]byte) []byte { return []byte{0xff, 0xfe, 0} })
+	wire("body claimed to be compressed", unread, func(w http.ResponseWriter, good []byte) {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(good)
+	})
+	wire("a field that is new", c.wantOK(1), func(w http.ResponseWriter, good []byte) {
+		_, _ = w.Write(bytes.Replace(good, []byte("{"), []byte(`{"fieldToCome": [{}],`), 1))
+	})
+
+	// A cut connection is tried again once, a GET by net/http as well.
+	cut := c.want(faultWant{calls: [2]int{2, 4}})
+	wire("reset before the answer", cut, func(http.ResponseWriter, []byte) { panic(http.ErrAbortHandler) })
+	wire("reset in mid-body", cut, func(w http.ResponseWriter, good []byte) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(good)))
+		_, _ = w.Write(good[:len(good)/2])
+		panic(http.ErrAbortHandler)
+	})
+	add("wire: one connection cut", c.wantOK(2), func(r *faultKMS) { r.server.CutREST(c.rpc, 1) })
+
+	for _, like := range []struct {
+		status int
+		code   codes.Code
+	}{
+		{301, codes.Unknown}, {400, codes.InvalidArgument}, {401, codes.Unauthenticated}, {403, codes.PermissionDenied},
+		{404, codes.NotFound}, {409, codes.Aborted}, {418, codes.Unknown}, {429, codes.ResourceExhausted}, {499, codes.Canceled},
+		{500, codes.Internal}, {501, codes.Unimplemented}, {502, codes.Unavailable}, {503, codes.Unavailable}, {504, codes.DeadlineExceeded},
+	} {
+		want := c.wantCode(like.code)
+		if like.code == codes.Unknown {
+			want = c.want(faultWant{code: like.code, calls: [2]int{1, 1}}) // no status 500 here
+		}
+		if want.http = like.status; like.status == 301 {
+			want.http = 0 // net/http finds no place to go to
+		}
+		wire(fmt.Sprintf("HTTP status %d", like.status), want, func(w http.ResponseWriter, _ []byte) {
+			w.Header().Set("Content-Type", "text/html; charset=UTF-8")
+			w.WriteHeader(like.status)
+			_, _ = io.WriteString(w, "<html>\n<title>Sorry</title>\n</html>")
+		})
+	}
+}
+
+// isREST reports whether an HTTP request is for the call's RPC.
+func (c faultKMSCall) isREST(r *http.Request) bool {
+	suffix := map[string]string{
+		"AsymmetricSign": ":asymmetricSign", "MacSign": ":macSign", "MacVerify": ":macVerify",
+		"GetPublicKey": "/publicKey", "ListCryptoKeyVersions": "/cryptoKeyVersions",
+	}
+	return strings.HasSuffix(r.URL.Path, suffix[c.rpc])
 }
 
 // faultGet, faultSet and faultClear reach a field by its path.

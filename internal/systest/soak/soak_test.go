@@ -31,12 +31,11 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestMain(m *testing.M) { systest.Main(m) }
 
-const account = start.Account
+const account = systest.Account
 
 var (
 	soakFor  = flag.Duration("soak", 0, "how long TestSoak runs at full speed; 0: a while on a clock of its own")
@@ -468,7 +467,7 @@ func (s *soak) usage(enough uint64) (goroutines, heap uint64) {
 // addKMS adds a Cloud KMS server, and two signers of each method: one by a
 // version's path, one by a CryptoKey's.
 func (s *soak) addKMS(t *testing.T) {
-	kmsServer, client := start.KMS(t, testutil.InMemory())
+	kmsServer, client := systest.StartKMS(t, testutil.InMemory())
 	server := &soakServer{name: "Cloud KMS", restart: kmsServer.Restart}
 	fail := func(code codes.Code) soakFault {
 		return soakFault{name: code.String(), grpc: func(context.Context, proto.Message, testutil.KMSHandler) (proto.Message, error) {
@@ -637,7 +636,7 @@ func (s *soak) newAccount(kid string) *soakAccount {
 
 // addIAM adds an IAM Credentials server and a signer of each of its methods.
 func (s *soak) addIAM(t *testing.T) {
-	iam, config := start.IAM(t, testutil.InMemory())
+	iam, config := systest.StartIAM(t, testutil.InMemory())
 	iam.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", soakRefresh/time.Second)}})
 	config.EnableCache = true
 	config.StaleIfError = soakRefresh
