@@ -18,7 +18,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // C04: over REST a refusal means what it means over gRPC, though FAILED_PRECONDITION arrives as
@@ -28,7 +27,7 @@ func TestKMSRefusals(t *testing.T) {
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
 		t.Run("C04/a public key that may not be read is no MAC key", func(t *testing.T) {
 			t.Parallel()
-			server, _ := start.KMS(t)
+			server, _ := systest.StartKMS(t)
 			version := systest.Create(t, server, systest.P256)
 			text := systest.Sign(t, systest.KMSContext(t.Context(), connect(t, server), version), gcpjwt.SigningMethodKMSES256, nil)
 			server.Deny("cloudkms.cryptoKeyVersions.viewPublicKey")
@@ -47,7 +46,7 @@ func TestKMSRefusals(t *testing.T) {
 		})
 		t.Run("C04/a pinned MAC key is found", func(t *testing.T) {
 			t.Parallel()
-			server, _ := start.KMS(t)
+			server, _ := systest.StartKMS(t)
 			server.Deny("cloudkms.cryptoKeys.get") // which would tell, too
 			config := &gcpjwt.KMSConfig{KeyPath: systest.Create(t, server, systest.HMAC256), KMSClient: connect(t, server)}
 			if err := kmsSignAndVerify(t.Context(), config, systest.RowOf(systest.HMAC256)); err != nil {
@@ -57,7 +56,7 @@ func TestKMSRefusals(t *testing.T) {
 		for _, algorithm := range []systest.Algorithm{systest.P256, systest.HMAC256} {
 			t.Run("C04/a version disabled meanwhile is left/"+algorithm.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				row := systest.RowOf(algorithm)
 				first := systest.Create(t, server, algorithm)
 				config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(first), KMSClient: connect(t, server), ActivationDelay: -1}
@@ -80,7 +79,7 @@ func TestKMSRefusals(t *testing.T) {
 		for _, rotating := range []bool{false, true} {
 			t.Run(fmt.Sprintf("C04/a disabled MAC version verifies nothing/rotating=%t", rotating), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				config := kmsUse{algorithm: systest.HMAC256, rotating: rotating}.config(t, server, connect)
 				text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), config), gcpjwt.SigningMethodKMSHS256, nil)
 				keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
@@ -100,7 +99,7 @@ func TestKMSRefusals(t *testing.T) {
 		for _, algorithm := range []systest.Algorithm{systest.P256, systest.HMAC256} {
 			t.Run("C04/a version that isn't ENABLED/"+algorithm.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				version := systest.Create(t, server, algorithm)
 				server.SetState(version, systest.Disabled)
 				config := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: connect(t, server)}
@@ -175,7 +174,7 @@ func TestKMSRetries(t *testing.T) {
 				t.Run(fmt.Sprintf("C11/%s/%s/rotating=%t", code, use.rpc, use.rotating), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := use.config(t, server, connect)
 						kmsFailNext(server, use.rpc, 1, status.Error(code, "once"))
 						start := time.Now()
@@ -203,7 +202,7 @@ func TestKMSResourceExhausted(t *testing.T) {
 			t.Run(fmt.Sprintf("R02/%s/rotating=%t", use.rpc, use.rotating), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, _ := start.KMS(t, testutil.InMemory())
+					server, _ := systest.StartKMS(t, testutil.InMemory())
 					config := use.config(t, server, connect)
 					signs := strings.HasSuffix(use.rpc, "Sign")
 					kmsFailNext(server, use.rpc, 1000, status.Error(codes.ResourceExhausted, "Quota exceeded for quota metric 'Asymmetric requests'."))

@@ -34,7 +34,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // The servers don't hand out their private keys. This one is the tests' own, for
@@ -444,7 +443,7 @@ func TestCertificateConnections(t *testing.T) {
 	// In a bubble, as net/http gives a connection up if it takes 50 ms to see that
 	// the request was sent.
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 		keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 		for range 100 {
@@ -464,7 +463,7 @@ func TestCertificateConnections(t *testing.T) {
 // A refused connection is an outage, not a bad token.
 func TestCertificateOutage(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t, testutil.InMemory()) // where nobody else can take the port
+	server, config := systest.StartIAM(t, testutil.InMemory()) // where nobody else can take the port
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	server.Stop()
 	_, err := jwt.Parse(text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config))
@@ -504,7 +503,7 @@ const (
 func certBubble(t *testing.T, f func(t *testing.T, server *testutil.IAM, config *gcpjwt.IAMConfig, text string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(certLifetime/time.Second))}})
 		config.EnableCache = true
 		text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
@@ -689,7 +688,7 @@ func TestCacheSharing(t *testing.T) {
 
 // A verification with warm keys allocates no more than one with a key at hand.
 func TestCacheHitAllocatesNothing(t *testing.T) {
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	config.EnableCache = true
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	key := any(server.PublicKey(account, server.KeyIDs(account)[0]))
@@ -724,7 +723,7 @@ func TestCertificateCutConnection(t *testing.T) {
 	t.Parallel()
 	for _, cached := range []bool{false, true} {
 		for cuts, want := range map[int]bool{1: true, 2: false} {
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			config.EnableCache = cached
 			text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 			server.Client().CloseIdleConnections()
@@ -769,7 +768,7 @@ func (c *cachingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestCertificateCacheOnTheWay(t *testing.T) {
 	t.Parallel()
 	for _, cached := range []bool{false, true} {
-		server, config := start.IAM(t)
+		server, config := systest.StartIAM(t)
 		config.EnableCache = cached
 		config.Client = &http.Client{Transport: &cachingTransport{RoundTripper: server.Client().Transport}}
 		ctx := gcpjwt.NewIAMContext(t.Context(), config)
@@ -872,7 +871,7 @@ func TestCertificateFreeze(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	server.SetCertificateHeader(http.Header{"Cache-Control": {fmt.Sprintf("max-age=%d", int(freezeLife.Seconds()))}})
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	for {

@@ -41,7 +41,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 // account is the service account that most tests sign as.
-const account = start.Account
+const account = systest.Account
 
 // An iamSigner is a signer whose keys Google holds and rotates, with all that a
 // test wants to do to it.
@@ -87,7 +86,7 @@ var iamSigners = []struct {
 
 func iamStart(t testing.TB, method jwt.SigningMethod, rpc string, opts []testutil.Option) *iamSigner {
 	t.Helper()
-	server, config := start.IAM(t, opts...)
+	server, config := systest.StartIAM(t, opts...)
 	return &iamSigner{
 		method:         method,
 		ctx:            gcpjwt.NewIAMContext(context.Background(), config),
@@ -181,7 +180,7 @@ func TestErrorsAreDistinct(t *testing.T) {
 }
 
 func TestSignedStringRefuses(t *testing.T) {
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	withKeyID := func(method jwt.SigningMethod, kid any) *jwt.Token {
 		token := jwt.New(method)
@@ -227,7 +226,7 @@ func TestSignedStringRefuses(t *testing.T) {
 
 func TestSignTakesNothingButContexts(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	methods := []jwt.SigningMethod{
 		gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodKMSES256,
 	}
@@ -496,8 +495,8 @@ func TestSigningEndsWithTheContext(t *testing.T) {
 // have been made.
 func everySigner(t testing.TB) (methods []jwt.SigningMethod, contextOf func(jwt.SigningMethod) context.Context, calls func() int) {
 	t.Helper()
-	iam, iamConfig := start.IAM(t)
-	kms, client := start.KMS(t)
+	iam, iamConfig := systest.StartIAM(t)
+	kms, client := systest.StartKMS(t)
 	app := aeStart(t)
 	keys := make(map[jwt.SigningMethod]*gcpjwt.KMSConfig)
 	for _, row := range systest.Methods() {
@@ -727,7 +726,7 @@ func TestZeroValues(t *testing.T) {
 
 // iamAlways returns a configuration that works.
 func iamAlways(t testing.TB) *gcpjwt.IAMConfig {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	return config
 }
 
@@ -769,7 +768,7 @@ func TestPanicsOfOthers(t *testing.T) {
 	})
 	t.Run("Logger of Cloud KMS", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			server, client := start.KMS(t, testutil.InMemory())
+			server, client := systest.StartKMS(t, testutil.InMemory())
 			version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 			signer, err := gcpjwt.NewKMSSigner(t.Context(), &gcpjwt.KMSConfig{KeyPath: path.Dir(path.Dir(version)), KMSClient: client, Logger: logger})
 			if err != nil {
@@ -883,9 +882,9 @@ func TestErrorsHoldNoPayload(t *testing.T) {
 		"as a signing string": "eyJhbGciOiJSUzI1NiJ9." + encoded,
 	}
 
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	app := aeServer(t)
-	kms, client := start.KMS(t)
+	kms, client := systest.StartKMS(t)
 	rest, err := kms.RESTClient(t.Context())
 	if err != nil {
 		t.Fatal(err)

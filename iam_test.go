@@ -25,7 +25,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // iamMethods are the methods that sign as a service account, by the call that
@@ -75,7 +74,7 @@ func iamWriteJSON(w http.ResponseWriter, v any) {
 // break the signature.
 func TestIAMJWTReturnsGooglesToken(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	kid := server.KeyIDs(account)[0]
 	header := fmt.Sprintf(`{ "typ":"JWT","kid":%q, "x-added":{"by":["Google"]},"alg":"RS256"}`, kid)
 	iamAnswer(server, config.IAMService, func(_, payload string) (string, string) {
@@ -105,7 +104,7 @@ func TestIAMJWTReturnsGooglesToken(t *testing.T) {
 // lost.
 func TestIAMJWTRefusesHeaderFields(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	for field, value := range map[string]any{"typ": "at+jwt", "cty": "JWT", "crit": []string{"b64"}, "b64": false, "x": map[string]any{}} {
 		token := jwt.New(gcpjwt.SigningMethodIAMJWT)
@@ -124,7 +123,7 @@ func TestIAMJWTRefusesHeaderFields(t *testing.T) {
 // Sign can return a signature only where it is one of the text it was given.
 func TestIAMJWTSign(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	kid := server.KeyIDs(account)[0]
 	tests := []struct {
@@ -160,7 +159,7 @@ func TestIAMJWTSign(t *testing.T) {
 
 func TestIAMBlobSign(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	kid := server.KeyIDs(account)[0]
 	text, err := jwt.New(gcpjwt.SigningMethodIAMBlob).SignedString(gcpjwt.NewIAMContext(t.Context(), config))
 	if err != nil {
@@ -199,7 +198,7 @@ func TestIAMJWTClaims(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			iamAnswer(server, config.IAMService, func(header, _ string) (string, string) { return header, test.payload })
 			var asked jwt.MapClaims
 			decoder := json.NewDecoder(strings.NewReader(claims))
@@ -218,7 +217,7 @@ func TestIAMJWTClaims(t *testing.T) {
 // An exp that Google adds is welcome; Sign cannot return a signature of it.
 func TestIAMJWTAddedExpiry(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	server.AddExp(true)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 
@@ -270,7 +269,7 @@ func TestIAMJWTExpiry(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { // a clock at a full second
-				server, config := start.IAM(t, testutil.InMemory())
+				server, config := systest.StartIAM(t, testutil.InMemory())
 				ctx := gcpjwt.NewIAMContext(t.Context(), config)
 				token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, jwt.MapClaims{"exp": test.exp()})
 				text, err := gcpjwt.SignedString(ctx, token)
@@ -299,7 +298,7 @@ func TestIAMJWTExpiry(t *testing.T) {
 // of claims may say something else, or panic.
 func TestIAMJWTExpiryOfTypedClaims(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 	at := func(d time.Duration) jwt.RegisteredClaims {
@@ -357,7 +356,7 @@ func (wrongClaims) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
 // matching of struct fields is not.
 func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {
 	t.Parallel()
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	for name, value := range map[string]any{"EXP": "never", "Exp": 1} {
 		if _, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, jwt.MapClaims{name: value})); err != nil {
@@ -373,7 +372,7 @@ func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {
 
 func TestIAMJWTNeedsAnObject(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	for _, payload := range []string{`[]`, `"x"`, `1`, `null`, ``, `{`, `{}x`, `{}{}`} {
 		signingString := "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload))
 		if _, err := gcpjwt.SigningMethodIAMJWT.Sign(signingString, gcpjwt.NewIAMContext(t.Context(), config)); err == nil {
@@ -431,7 +430,7 @@ func TestIAMRetries(t *testing.T) {
 			t.Run(fmt.Sprint(m.call, test.statuses), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, config := start.IAM(t, testutil.InMemory())
+					server, config := systest.StartIAM(t, testutil.InMemory())
 					// The first signature of all makes the key known, so that
 					// each further one is one call.
 					systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), m.method, nil)
@@ -465,7 +464,7 @@ func TestIAMOutage(t *testing.T) {
 				t.Run(fmt.Sprint(m.call, " ", status, " ", timeout), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, config := start.IAM(t, testutil.InMemory())
+						server, config := systest.StartIAM(t, testutil.InMemory())
 						iamFail(server, status)
 						ctx := t.Context()
 						if timeout < time.Minute {
@@ -503,7 +502,7 @@ func TestIAMPermissionDenied(t *testing.T) {
 	for _, m := range iamMethods {
 		t.Run(m.call, func(t *testing.T) {
 			t.Parallel()
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			server.Deny("iam.serviceAccounts." + m.call)
 			_, err := gcpjwt.SignedString(gcpjwt.NewIAMContext(t.Context(), config), jwt.New(m.method))
 			var answer *googleapi.Error
@@ -527,7 +526,7 @@ func TestIAMDelegates(t *testing.T) {
 	for _, m := range iamMethods {
 		t.Run(m.call, func(t *testing.T) {
 			t.Parallel()
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			chain := []string{"first@test.iam.gserviceaccount.com", "100000000000000000002", "third@test.iam.gserviceaccount.com"}
 			server.SetDelegates(account, chain...)
 			var sent []string
@@ -569,7 +568,7 @@ var iamBadAccounts = []string{
 
 func TestIAMMalformedAccounts(t *testing.T) {
 	t.Parallel()
-	server, good := start.IAM(t)
+	server, good := systest.StartIAM(t)
 	check := func(t *testing.T, what, name string, err error) {
 		t.Helper()
 		if !errors.Is(err, gcpjwt.ErrInvalidConfig) {
@@ -607,7 +606,7 @@ func TestIAMMalformedAccounts(t *testing.T) {
 
 func TestIAMAccountNames(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	names := []string{"a@b", "1@2", "my_app+x.y-z@example.com.iam.gserviceaccount.com", strings.Repeat("a", 252) + "@b"}
 	for _, name := range names {
 		uniqueID, err := server.CreateAccount(name)
@@ -686,7 +685,7 @@ func TestIAMIntegrity(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { iamWriteJSON(w, test.answer) })
 			ctx := gcpjwt.NewIAMContext(t.Context(), config)
 			text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(test.method, jwt.MapClaims{"sub": "somebody"}))
@@ -713,7 +712,7 @@ func TestIAMIntegrity(t *testing.T) {
 func TestIAMAnswerWithoutJSON(t *testing.T) {
 	t.Parallel()
 	for _, m := range iamMethods {
-		server, config := start.IAM(t)
+		server, config := systest.StartIAM(t)
 		server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			_, _ = io.WriteString(w, "<html>")
 		})
@@ -727,8 +726,8 @@ func TestIAMAnswerWithoutJSON(t *testing.T) {
 // Key IDs belong to a service and an account, not to the process.
 func TestIAMKeyIDsAreKeptApart(t *testing.T) {
 	t.Parallel()
-	server, config := start.IAM(t)
-	_, elsewhere := start.IAM(t)
+	server, config := systest.StartIAM(t)
+	_, elsewhere := systest.StartIAM(t)
 	if _, err := server.CreateAccount("other@test.iam.gserviceaccount.com"); err != nil {
 		t.Fatal(err)
 	}
@@ -758,7 +757,7 @@ func TestIAMConfigStaysAsItIs(t *testing.T) {
 	}
 	var all []running
 	for range 2 {
-		server, config := start.IAM(t)
+		server, config := systest.StartIAM(t)
 		config.Delegates = []string{"first@test.iam.gserviceaccount.com"}
 		config.EnableCache = true
 		before := *config
@@ -799,7 +798,7 @@ func TestIAMConfigStaysAsItIs(t *testing.T) {
 
 // A token that is signed again gets the kid of the key that then signs.
 func TestIAMSignAgain(t *testing.T) {
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"n": 1})
 	if _, err := gcpjwt.SignedString(ctx, token); err != nil {
@@ -821,7 +820,7 @@ func TestIAMCutConnection(t *testing.T) {
 	t.Parallel()
 	for _, m := range iamMethods {
 		for cuts, want := range map[int]bool{1: true, 2: false} {
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			server.Cut(m.call, cuts)
 			token := jwt.New(m.method)
 			token.Header["kid"] = "mine" // so that one signature is enough
@@ -843,7 +842,7 @@ func TestIAMJWTTimePrecision(t *testing.T) {
 		return
 	}
 	jwt.TimePrecision = time.Millisecond
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	claims := jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour))}
 	for _, claims := range []jwt.Claims{claims, &claims, jwt.MapClaims{"exp": claims.ExpiresAt}} {

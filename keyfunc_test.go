@@ -23,7 +23,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // iamOwnKey are Keyfuncs of all kinds that take certKey for the signer's only
@@ -44,7 +43,7 @@ var iamOwnKey = []struct {
 		return gcpjwt.AppEngineVerifyKeyfunc(server.Context(t.Context()), false, 0), "k"
 	}},
 	{"KMS", func(t *testing.T) (jwt.Keyfunc, string) {
-		server, client := start.KMS(t)
+		server, client := systest.StartKMS(t)
 		version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256)
 		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			response, err := next(ctx, req)
@@ -290,7 +289,7 @@ func TestKeyfuncWithoutConfig(t *testing.T) {
 
 // v2's misspelt names do what the others do.
 func TestMisspeltKeyfuncs(t *testing.T) {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { //nolint:staticcheck // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: %v", err)
@@ -311,7 +310,7 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 		t.Errorf("AppEngineVerfiyKeyfunc: %d requests, want one for the cached ones and 2", got)
 	}
 
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	key := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
 	text = systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) //nolint:staticcheck // deprecated
@@ -381,7 +380,7 @@ func TestKeyfuncKeyTypes(t *testing.T) {
 		})
 	}
 
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	for _, test := range []struct {
 		algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm
 		method    jwt.SigningMethod
@@ -457,7 +456,7 @@ func TestKeyfuncAfterOverride(t *testing.T) {
 		})
 	}
 
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	for alias, algorithm := range map[string]kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm{
 		"KMSRS256":   kmspb.CryptoKeyVersion_RSA_SIGN_PKCS1_2048_SHA256,
 		"KMSPS256":   kmspb.CryptoKeyVersion_RSA_SIGN_PSS_2048_SHA256,
@@ -492,8 +491,8 @@ func TestKeyfuncAfterOverride(t *testing.T) {
 func TestKeyfuncOutlivesItsContext(t *testing.T) {
 	defer gcpjwt.ResetAppEngine()
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
-		iam, account := start.IAM(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
+		iam, account := systest.StartIAM(t, testutil.InMemory())
 		app := aeServer(t, testutil.InMemory())
 		_ = iam
 		ctx := gcpjwt.NewIAMContext(t.Context(), account)
@@ -565,7 +564,7 @@ func TestKeyfuncOutlivesItsContext(t *testing.T) {
 
 // A token whose key is known costs no memory beyond what jwt's parser takes, nor a timer.
 func TestKeyfuncHitAllocatesNothing(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	for _, name := range []string{version, path.Dir(path.Dir(version))} {
 		config := &gcpjwt.KMSConfig{KeyPath: name, KMSClient: client}

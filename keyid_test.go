@@ -10,7 +10,6 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // The key IDs of gcp-jwt-go v2, here made by sha1sum.
@@ -30,7 +29,7 @@ func TestKMSKeyID(t *testing.T) {
 
 func TestKMSConfigKeyID(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 
 	pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
@@ -54,7 +53,7 @@ func TestKMSConfigKeyID(t *testing.T) {
 	if got, want := (&gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}).KeyID(), rotating.KeyID(); got != want {
 		t.Errorf("KeyID of a second configuration of the CryptoKey = %q, want %q", got, want)
 	}
-	if _, otherClient := start.KMS(t); (&gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: otherClient}).KeyID() != "" {
+	if _, otherClient := systest.StartKMS(t); (&gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: otherClient}).KeyID() != "" {
 		t.Error("KeyID of a CryptoKey of that name on another server isn't empty")
 	}
 
@@ -153,7 +152,7 @@ func TestKMSMalformedKeyPath(t *testing.T) {
 		{"projects/" + strings.Repeat("x", 129) + "/locations/global/keyRings/r/cryptoKeys/k", "is not an ID of projects"},
 		{strings.Repeat("x", 1<<20), "projects/ is missing"},
 	}
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	for i, tt := range tests {
 		t.Run(fmt.Sprintf("R01/%d", i), func(t *testing.T) {
 			config := &gcpjwt.KMSConfig{KeyPath: tt.path, KMSClient: client}
@@ -186,7 +185,7 @@ func TestKMSMalformedKeyPath(t *testing.T) {
 // The forms that are right, of which the server knows none.
 func TestKMSWellFormedKeyPath(t *testing.T) {
 	t.Parallel()
-	_, client := start.KMS(t)
+	_, client := systest.StartKMS(t)
 	longest := strings.Repeat("x", 63)
 	for _, path := range []string{
 		"projects/p/locations/global/keyRings/r/cryptoKeys/k",

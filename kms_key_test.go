@@ -33,14 +33,13 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // What a Keyfunc of an asymmetric key refuses, and at no cost: each alg but the
 // key's own (B10).
 func TestKMSKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.PKCS2048)
 	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSRS256, nil)
 	keyfuncs := map[string]jwt.Keyfunc{
@@ -107,7 +106,7 @@ func TestKMSKeyfuncPSSSalt(t *testing.T) {
 		"PS256": {systest.PSS2048, crypto.SHA256, gcpjwt.SigningMethodKMSPS256},
 		"PS512": {kmspb.CryptoKeyVersion_RSA_SIGN_PSS_4096_SHA512, crypto.SHA512, gcpjwt.SigningMethodKMSPS512},
 	} {
-		server, client := start.KMS(t)
+		server, client := systest.StartKMS(t)
 		version := systest.Create(t, server, tt.algorithm)
 		key, err := rsa.GenerateKey(rand.Reader, map[string]int{"PS256": 2048, "PS512": 4096}[alg])
 		if err != nil {
@@ -180,7 +179,7 @@ func TestKMSConstructorErrors(t *testing.T) {
 				t.Run(fmt.Sprintf("C08/%s/%s", tt.rpc, code), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := kmsUse{algorithm: tt.algorithm, rotating: tt.rotating}.config(t, server, connect)
 						server.Deny("cloudkms.cryptoKeys.get") // which would tell a MAC key
 						kmsFailNext(server, tt.rpc, 1000, status.Error(code, "as the test wants it"))
@@ -242,7 +241,7 @@ func TestKMSSilentServer(t *testing.T) {
 				t.Run(fmt.Sprintf("C11/%s/rotating=%t/%v", tt.rpc, tt.rotating, patience), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := kmsUse{algorithm: tt.algorithm, rotating: tt.rotating}.config(t, server, connect)
 						if tt.rotating {
 							for range 40 { // with keys of their own to read
@@ -290,7 +289,7 @@ func TestKMSTokenWaits(t *testing.T) {
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			server, _ := start.KMS(t, testutil.InMemory())
+			server, _ := systest.StartKMS(t, testutil.InMemory())
 			version := systest.Create(t, server, systest.P256)
 			for range 5 {
 				if _, err := server.CreateVersion(systest.CryptoKeyOf(version)); err != nil {
@@ -328,7 +327,7 @@ func TestKMSNotReady(t *testing.T) {
 						t.Run(fmt.Sprintf("C10/%s/%s/rotating=%t/others=%t", state, algorithm, rotating, others), func(t *testing.T) {
 							t.Parallel()
 							synctest.Test(t, func(t *testing.T) {
-								server, _ := start.KMS(t, testutil.InMemory())
+								server, _ := systest.StartKMS(t, testutil.InMemory())
 								config := kmsUse{algorithm: algorithm, rotating: rotating}.config(t, server, connect)
 								version := config.KeyPath
 								if rotating {
@@ -398,7 +397,7 @@ func TestKMSTenants(t *testing.T) {
 				t.Run(fmt.Sprintf("C16/%s/rotating=%t", algorithm, rotating), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := kmsUse{algorithm: algorithm, rotating: rotating}.config(t, server, connect)
 						row := systest.RowOf(algorithm)
 						server.DenyUserProject("theirs")
@@ -507,7 +506,7 @@ func TestKMSManyCandidates(t *testing.T) {
 		for _, algorithm := range []systest.Algorithm{systest.HMAC256, systest.P384, systest.Ed25519} {
 			t.Run("C14/"+algorithm.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				row := systest.RowOf(algorithm)
 				versions := []string{systest.Create(t, server, algorithm)}
 				cryptoKey := systest.CryptoKeyOf(versions[0])

@@ -24,7 +24,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // A MAC key is verified by one MacVerify for each token, whatever names it and
@@ -39,7 +38,7 @@ func TestKMSMac(t *testing.T) {
 		for _, rotating := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/rotating=%t", row.Alg, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				path := systest.Create(t, server, row.Algorithm)
 				version := path
 				if rotating {
@@ -131,7 +130,7 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 		}
 		t.Run(row.Alg, func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
 			for name, path := range map[string]string{"version": version, "CryptoKey": systest.CryptoKeyOf(version)} {
@@ -177,7 +176,7 @@ func TestKMSMacOfAnotherAlgorithm(t *testing.T) {
 // A token that is too long for Cloud KMS cannot be one that it signed.
 func TestKMSMacOfLongToken(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.HMAC256)
 	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
 	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
@@ -212,7 +211,7 @@ func TestKMSMacOutage(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/rotating=%t", tt.name, rotating), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, client := start.KMS(t, testutil.InMemory())
+					server, client := systest.StartKMS(t, testutil.InMemory())
 					path := systest.Create(t, server, systest.HMAC256)
 					if rotating {
 						path = systest.CryptoKeyOf(path)
@@ -254,7 +253,7 @@ func kmsFail(code codes.Code) func(server *testutil.KMS) {
 // A token without kid is tried with each version.
 func TestKMSMacWithoutKeyID(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	first := systest.Create(t, server, systest.HMAC256)
 	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
 	if err != nil {
@@ -332,7 +331,7 @@ func TestKMSMacWithPublicKeyAsSecret(t *testing.T) {
 				if overridden {
 					kmsOverride(t, gcpjwt.SigningMethodKMSHS256)
 				}
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, algorithm)
 				der, err := mldsax509.MarshalPKIXPublicKey(server.PublicKey(version))
 				if err != nil {
@@ -382,7 +381,7 @@ func TestKMSMacVerifyTakesNoSecret(t *testing.T) {
 // A Keyfunc of a MAC key refuses tokens of other algorithms without a call.
 func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.HMAC256)
 	text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSHS256, nil)
 	for _, path := range []string{version, systest.CryptoKeyOf(version)} {
@@ -405,7 +404,7 @@ func TestKMSMacKeyfuncRefusesOtherAlgorithms(t *testing.T) {
 // Many tokens at once: each has its own answer.
 func TestKMSMacConcurrent(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.HMAC256)
 	ctx := systest.KMSContext(t.Context(), client, systest.CryptoKeyOf(version))
 	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(version))
@@ -435,7 +434,7 @@ func TestKMSMacOrDisabled(t *testing.T) {
 	for _, algorithm := range []systest.Algorithm{systest.P256, systest.HMAC256} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, algorithm)
 			server.SetState(version, systest.Disabled)
 			_, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client})
@@ -453,7 +452,7 @@ func TestKMSMacPermissions(t *testing.T) {
 	for _, rotating := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rotating=%t", rotating), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			path := systest.Create(t, server, systest.HMAC256)
 			text := systest.Sign(t, systest.KMSContext(t.Context(), client, path), gcpjwt.SigningMethodKMSHS256, nil)
 			if rotating {
@@ -490,7 +489,7 @@ func TestKMSMacPermissions(t *testing.T) {
 // If one version that may have signed cannot be asked, another that is disabled
 // is no reason to refuse the token.
 func TestKMSMacOutageOutweighsDisabledVersion(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	first := systest.Create(t, server, systest.HMAC256)
 	second, _ := server.CreateVersion(systest.CryptoKeyOf(first))
 	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(first))
@@ -511,7 +510,7 @@ func TestKMSMacOutageOutweighsDisabledVersion(t *testing.T) {
 // The time limit is for the verification, not for each version that it asks.
 func TestKMSMacVerificationIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		first := systest.Create(t, server, systest.HMAC256)
 		for range 9 {
 			server.CreateVersion(systest.CryptoKeyOf(first))
@@ -538,7 +537,7 @@ func TestKMSMacPinnedAlgorithm(t *testing.T) {
 			}
 			t.Run("C07/"+row.Alg, func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				version := systest.Create(t, server, row.Algorithm)
 				client := connect(t, server)
 				keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)

@@ -30,7 +30,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsRig is a server with one CryptoKey whose only version, of P-256, is an
@@ -47,7 +46,7 @@ func kmsBubble(t *testing.T, f func(rig *kmsRig)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(time.Minute) // so that what runs in the background ends
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		rig := &kmsRig{T: t, server: server, client: client}
 		rig.cryptoKey = systest.CryptoKeyOf(systest.Create(t, server, systest.P256))
 		time.Sleep(time.Hour)
@@ -979,7 +978,7 @@ func TestRotationLoggerSigns(t *testing.T) {
 // R03: one destroyed version doesn't stop the verifier; it takes one to be left.
 func TestKMSDestroyedVersion(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	first := systest.Create(t, server, systest.P256)
 	old := systest.Sign(t, systest.KMSContext(t.Context(), client, first), gcpjwt.SigningMethodKMSES256, nil)
 	second, err := server.CreateVersion(systest.CryptoKeyOf(first))
@@ -1012,7 +1011,7 @@ func TestKMSDestroyedVersion(t *testing.T) {
 // and what that read no longer shows is refused.
 func TestKMSRotationSeenByVerifier(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	a := systest.Create(t, server, systest.P256)
 	byA := systest.Sign(t, systest.KMSContext(t.Context(), client, a), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc := systest.KMSKeyfunc(t, t.Context(), client, systest.CryptoKeyOf(a))
@@ -1044,7 +1043,7 @@ func TestKMSRotationSeenByVerifier(t *testing.T) {
 // post-quantum keys, verifies all of them, each with its own.
 func TestMLDSAMigration(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	classic := systest.Create(t, server, systest.P256)
 	cryptoKey := systest.CryptoKeyOf(classic)
 	byVersion := map[string]systest.Row{classic: systest.RowOf(systest.P256)}
@@ -1097,7 +1096,7 @@ func TestRotationManyMoreVersions(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				defer time.Sleep(time.Minute)
-				server, client := start.KMS(t, testutil.InMemory())
+				server, client := systest.StartKMS(t, testutil.InMemory())
 				var keys []string
 				var keyfuncs []jwt.Keyfunc
 				for i := range tt.keys {
@@ -1150,7 +1149,7 @@ func TestRotationHangingList(t *testing.T) {
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			server, _ := start.KMS(t, testutil.InMemory())
+			server, _ := systest.StartKMS(t, testutil.InMemory())
 			config := kmsUse{algorithm: systest.P256, rotating: true}.config(t, server, connect)
 			ctx := gcpjwt.NewKMSContext(t.Context(), config)
 			release := make(chan struct{})
@@ -1198,7 +1197,7 @@ func TestRotationCutConnection(t *testing.T) {
 	for _, use := range kmsUses {
 		t.Run(fmt.Sprintf("C40/%s/rotating=%t", use.rpc, use.rotating), func(t *testing.T) {
 			t.Parallel()
-			server, _ := start.KMS(t)
+			server, _ := systest.StartKMS(t)
 			config := use.config(t, server, kmsTransports[1].connect)
 			server.CutREST(use.rpc, 1)
 			if err := kmsSignAndVerify(t.Context(), config, systest.RowOf(use.algorithm)); err != nil {

@@ -32,7 +32,6 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/plain"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // ecdsaNonce is a scalar k such that the x coordinate of k·G, which is a
@@ -96,7 +95,7 @@ func TestKMSShortECDSAIntegers(t *testing.T) {
 						s := bytes.Repeat([]byte{first}, half)
 						clear(s[:zeros])
 						var public *ecdsa.PublicKey
-						server, client := start.KMS(t)
+						server, client := systest.StartKMS(t)
 						version := systest.Create(t, server, tt.algorithm)
 						server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 							resp, err := next(ctx, req)
@@ -138,7 +137,7 @@ func TestKMSSignsHeaderAndPayload(t *testing.T) {
 	for _, row := range systest.Rows {
 		t.Run("B03/"+row.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			var (
 				mu   sync.Mutex
@@ -199,7 +198,7 @@ func TestKMSSignatureEncoding(t *testing.T) {
 		row := systest.RowOf(algorithm)
 		t.Run("B03/"+row.Alg, func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, algorithm)
 			odd := append([]byte{0xfb, 0xff, 0xfe}, make([]byte, row.Size-3)...)
 			server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
@@ -225,7 +224,7 @@ func TestKMSSignatureEncoding(t *testing.T) {
 // B07: however many signatures, one connection and no goroutine of its own, and
 // the client stays open. Not parallel, as it counts goroutines.
 func TestKMSManySignaturesOneConnection(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 	public := server.PublicKey(version)
 	one := func(path string) {
@@ -269,7 +268,7 @@ func TestKMSPSSSaltLength(t *testing.T) {
 		t.Run("B08/"+algorithm.String(), func(t *testing.T) {
 			t.Parallel()
 			row := systest.RowOf(algorithm)
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, algorithm)
 			signingString, sig := systest.Split(t, systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, nil))
 			h := row.Digest.New()
@@ -335,7 +334,7 @@ func TestKMSSignatureOutOfRange(t *testing.T) {
 		} {
 			t.Run("C05/"+row.Alg+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				version := systest.Create(t, server, algorithm)
 				server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 					resp, err := next(ctx, req)
@@ -370,7 +369,7 @@ func TestKMSProtectionLevels(t *testing.T) {
 				row := systest.RowOf(algorithm)
 				t.Run(fmt.Sprintf("C13/%s/%s", level, row.Alg), func(t *testing.T) {
 					t.Parallel()
-					server, _ := start.KMS(t)
+					server, _ := systest.StartKMS(t)
 					version, err := server.CreateKey("signer", algorithm, level)
 					if err != nil {
 						t.Fatal(err)
@@ -447,7 +446,7 @@ func TestKMSExternalMu(t *testing.T) {
 			}
 			t.Run(row.Alg, func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				version := systest.Create(t, server, row.Algorithm)
 				for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 					config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: connect(t, server)}
@@ -497,7 +496,7 @@ func TestKMSDataLimit(t *testing.T) {
 		}
 		t.Run(row.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
 

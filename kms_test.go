@@ -24,7 +24,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsConnect returns a new client of a server.
@@ -96,7 +95,7 @@ func TestKMSAlgorithms(t *testing.T) {
 func testKMSAlgorithms(t *testing.T, connect kmsConnect) {
 	for _, row := range systest.Rows {
 		t.Run(row.String(), func(t *testing.T) {
-			server, _ := start.KMS(t)
+			server, _ := systest.StartKMS(t)
 			client := connect(t, server)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
@@ -189,7 +188,7 @@ func TestKMSTokensWithStockJWT(t *testing.T) {
 		}
 		t.Run(row.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), row.Method, jwt.MapClaims{"sub": "süße <&>"})
 			token, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return server.PublicKey(version), nil },
@@ -207,7 +206,7 @@ func TestKMSTokensWithStockJWT(t *testing.T) {
 // R02: a signature is one call, and a verification none.
 func TestKMSCallsPerToken(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 	for range 100 {
 		text := systest.Sign(t, systest.KMSContext(t.Context(), client, version), gcpjwt.SigningMethodKMSES256, nil)
@@ -225,7 +224,7 @@ func TestKMSCallsPerToken(t *testing.T) {
 // contexts made of it, and a configuration made for each call costs nothing.
 func TestKMSConfigIsNotChanged(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.Ed25519)
 	config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client}
 	ctx := gcpjwt.NewKMSContext(t.Context(), config)
@@ -257,7 +256,7 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 // A configuration that cannot work is refused before any call.
 func TestKMSNegativeKeyRefresh(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 	for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 		config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, KeyRefresh: -time.Second}
@@ -374,7 +373,7 @@ func TestKMSRegisteredNames(t *testing.T) {
 			if got := row.Method.Alg(); got != row.Alias {
 				t.Errorf("the variable's Alg = %q before Override, want %q", got, row.Alias)
 			}
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, row.Algorithm)
 			ctx := systest.KMSContext(t.Context(), client, version)
 			keyfunc := systest.KMSKeyfunc(t, t.Context(), client, version)
@@ -409,7 +408,7 @@ func TestKMSRegisteredNames(t *testing.T) {
 func TestKMSEd25519Names(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		server, _ := start.KMS(t)
+		server, _ := systest.StartKMS(t)
 		client := connect(t, server)
 		version := systest.Create(t, server, systest.Ed25519)
 		for _, path := range []string{version, systest.CryptoKeyOf(version)} {

@@ -20,7 +20,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // B04: a method that doesn't fit the key is refused, naming both, before any
@@ -52,7 +51,7 @@ func TestKMSAlgorithmMismatch(t *testing.T) {
 		for _, rotating := range []bool{false, true} {
 			t.Run(fmt.Sprintf("B04/%s on %s/rotating=%t", tt.method.Alg(), tt.key, rotating), func(t *testing.T) {
 				t.Parallel()
-				server, client := start.KMS(t)
+				server, client := systest.StartKMS(t)
 				path := systest.Create(t, server, tt.key)
 				if rotating {
 					path = systest.CryptoKeyOf(path)
@@ -90,7 +89,7 @@ func TestKMSAlgorithmMismatch(t *testing.T) {
 // R02: fifty callers that come at once share the one read.
 func TestKMSConcurrentFirstUse(t *testing.T) {
 	t.Parallel()
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.P256)
 	var group sync.WaitGroup
 	for range 50 {
@@ -134,7 +133,7 @@ func TestMLDSAPublicKeyFormat(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version := systest.Create(t, server, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
 			text := systest.Sign(t, systest.KMSContext(t.Context(), systest.Client(t, server), version), gcpjwt.SigningMethodKMSMLDSA65, nil)
 			var (
@@ -173,7 +172,7 @@ func TestKMSMethodOfAnotherKind(t *testing.T) {
 		} {
 			t.Run("C09/"+key.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				version := systest.Create(t, server, key)
 				for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 					for _, row := range systest.Methods() {
@@ -212,7 +211,7 @@ func TestKMSMACKeyInDisguise(t *testing.T) {
 }
 
 func testKMSMACKeyInDisguise(t *testing.T, connect kmsConnect, denied string) {
-	server, _ := start.KMS(t)
+	server, _ := systest.StartKMS(t)
 	version := systest.Create(t, server, systest.HMAC256)
 	server.Deny(denied)
 	for _, row := range systest.Methods() {
@@ -245,7 +244,7 @@ func TestKMSKindsWithoutMethod(t *testing.T) {
 		} {
 			t.Run(key.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				version := systest.Create(t, server, key)
 				for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 					config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: connect(t, server)}
@@ -289,7 +288,7 @@ func TestKMSLikeGooglesFake(t *testing.T) {
 		for _, algorithm := range []systest.Algorithm{systest.P256, systest.P384, systest.PKCS2048, systest.PSS2048, systest.Ed25519, systest.HMAC256} {
 			t.Run("C12/"+algorithm.String(), func(t *testing.T) {
 				t.Parallel()
-				server, _ := start.KMS(t)
+				server, _ := systest.StartKMS(t)
 				first := systest.Create(t, server, algorithm)
 				version, err := server.CreateVersion(systest.CryptoKeyOf(first))
 				if err != nil {
@@ -333,7 +332,7 @@ func TestKMSPermissionGrantedLater(t *testing.T) {
 			t.Run(fmt.Sprintf("rotating=%t", rotating), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					server, _ := start.KMS(t, testutil.InMemory())
+					server, _ := systest.StartKMS(t, testutil.InMemory())
 					use := kmsUse{algorithm: systest.P256, rotating: rotating}
 					config := use.config(t, server, connect)
 					ctx := gcpjwt.NewKMSContext(t.Context(), config)

@@ -19,7 +19,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 )
 
@@ -30,7 +29,7 @@ var _ = []jwks.Source{(*gcpjwt.KMSConfig)(nil), (*gcpjwt.IAMConfig)(nil), (*gcpj
 func TestKMSPublicKeys(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		server, _ := start.KMS(t)
+		server, _ := systest.StartKMS(t)
 		algorithms := []systest.Algorithm{
 			systest.P256, systest.P384, systest.PKCS2048, systest.PSS2048, systest.Ed25519, systest.MLDSA44,
 			kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_87_EXTERNAL_MU,
@@ -83,7 +82,7 @@ func TestKMSPublicKeys(t *testing.T) {
 func TestKMSPublicKeysOfMACs(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		server, _ := start.KMS(t)
+		server, _ := systest.StartKMS(t)
 		version := systest.Create(t, server, systest.HMAC256)
 		for _, path := range []string{version, systest.CryptoKeyOf(version)} {
 			keys, err := (&gcpjwt.KMSConfig{KeyPath: path, KMSClient: connect(t, server)}).PublicKeys(t.Context())
@@ -101,7 +100,7 @@ func TestKMSPublicKeysIncomplete(t *testing.T) {
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			server, _ := start.KMS(t, testutil.InMemory())
+			server, _ := systest.StartKMS(t, testutil.InMemory())
 			version := systest.Create(t, server, systest.P256)
 			second, err := server.CreateVersion(systest.CryptoKeyOf(version))
 			if err != nil {

@@ -18,7 +18,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // kmsSigner makes a Signer that must work.
@@ -53,7 +52,7 @@ func TestSignerOfEachAlgorithm(t *testing.T) {
 			for _, rotating := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/rotating=%t", row, rotating), func(t *testing.T) {
 					t.Parallel()
-					server, _ := start.KMS(t)
+					server, _ := systest.StartKMS(t)
 					config := kmsUse{algorithm: row.Algorithm, rotating: rotating}.config(t, server, connect)
 					version := systest.CryptoKeyOf(config.KeyPath) + "/cryptoKeyVersions/1"
 					signer := kmsSigner(t, config)
@@ -206,7 +205,7 @@ func TestSignerPermissions(t *testing.T) {
 			for _, mayLook := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/mayLook=%t", name, mayLook), func(t *testing.T) {
 					t.Parallel()
-					server, _ := start.KMS(t)
+					server, _ := systest.StartKMS(t)
 					config := kmsUse{algorithm: tt.algorithm, rotating: tt.rotating}.config(t, server, connect)
 					for _, permission := range tt.deny {
 						server.Deny("cloudkms.cryptoKeyVersions." + permission)
@@ -249,7 +248,7 @@ func TestSignerContexts(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/rotating=%t", algorithm, rotating), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := kmsUse{algorithm: algorithm, rotating: rotating}.config(t, server, connect)
 						ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 						signer, err := gcpjwt.NewKMSSigner(ctx, config)
@@ -305,7 +304,7 @@ func TestSignerKeyfuncInAnOutage(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/rotating=%t", algorithm, rotating), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						server, _ := start.KMS(t, testutil.InMemory())
+						server, _ := systest.StartKMS(t, testutil.InMemory())
 						config := kmsUse{algorithm: algorithm, rotating: rotating}.config(t, server, connect)
 						signer := kmsSigner(t, config)
 						text := signs(t, signer)
@@ -356,7 +355,7 @@ func TestSignerKeepsToItself(t *testing.T) {
 func TestIAMSigner(t *testing.T) {
 	t.Parallel()
 	for kind, rpc := range map[gcpjwt.IAMType]string{0: "signBlob", gcpjwt.IAMBlobType: "signBlob", gcpjwt.IAMJwtType: "signJwt"} {
-		server, config := start.IAM(t)
+		server, config := systest.StartIAM(t)
 		config.IAMType = kind
 		signer, err := gcpjwt.NewIAMSigner(t.Context(), config)
 		if err != nil {

@@ -17,7 +17,6 @@ import (
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	_ "github.com/someone1/gcp-jwt-go/v3/middleware" // imports change nothing
 	_ "github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
@@ -141,9 +140,9 @@ func TestOverrideConcurrently(t *testing.T) {
 	if !iamAlone(t) {
 		return
 	}
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	config.EnableCache = true
-	kms, client := start.KMS(t)
+	kms, client := systest.StartKMS(t)
 	key := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, kms, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
 	ctx := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(context.Background(), config), key)
 	kmsKeyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, key)

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
@@ -25,9 +25,9 @@ import (
 // Tokens of each kind of signer pass, with no method overridden.
 func TestSigners(t *testing.T) {
 	_, iam := startIAM(t)
-	_, es256 := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	_, hs256 := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
-	_, mldsa := start.KMSKey(t, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
+	_, es256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	_, hs256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	_, mldsa := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
 	iamContext := gcpjwt.NewIAMContext(t.Context(), iam)
 	kmsContext := func(config *gcpjwt.KMSConfig) context.Context { return gcpjwt.NewKMSContext(t.Context(), config) }
 	newHandler := middleware.NewHandler(t.Context(), iam, audience)
@@ -87,7 +87,7 @@ func TestKeysUnavailable(t *testing.T) {
 // A MAC that could not be checked is as good as unknown keys, although jwt calls
 // its signature invalid.
 func TestMACUnavailable(t *testing.T) {
-	server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestMACUnavailable(t *testing.T) {
 // C32: 100 forged, expired tokens for another audience cost no call, and a good one costs
 // one, also where Keyfuncs are wrapped.
 func TestBadClaimsCostNoMACVerify(t *testing.T) {
-	server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

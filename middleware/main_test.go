@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	account  = start.Account
+	account  = systest.Account
 	audience = "https://api.example.com"
 )
 
@@ -133,10 +133,10 @@ func check(t testing.TB, w *httptest.ResponseRecorder, want answer) {
 	}
 }
 
-// startIAM is start.IAM with a configuration that caches certificates.
+// startIAM is systest.StartIAM with a configuration that caches certificates.
 func startIAM(t testing.TB, opts ...testutil.Option) (*testutil.IAM, *gcpjwt.IAMConfig) {
 	t.Helper()
-	server, config := start.IAM(t, opts...)
+	server, config := systest.StartIAM(t, opts...)
 	config.EnableCache = true
 	return server, config
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
@@ -212,7 +212,7 @@ func TestTokenCacheLeavesOut(t *testing.T) {
 		t.Errorf("a set of two keys: got %d verifications for two requests, want 4", got)
 	}
 
-	server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
 	macs, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

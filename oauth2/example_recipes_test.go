@@ -23,8 +23,8 @@ import (
 	xoauth2 "golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
@@ -34,7 +34,7 @@ import (
 func ExampleNewJWTBearerSource() {
 	google, config := exampleAccount()
 	defer google.Close()
-	client := start.TokenClient(google)
+	client := systest.TokenClient(google)
 	client.Subjects = []string{"alice@example.com"}
 	client.Scopes = []string{"https://www.googleapis.com/auth/calendar.readonly"}
 	client.ScopeClaim = true

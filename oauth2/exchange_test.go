@@ -20,8 +20,8 @@ import (
 	xoauth2 "golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -44,10 +44,10 @@ type exchangeRig struct {
 
 func startExchange(t *testing.T, opts ...testutil.Option) *exchangeRig {
 	t.Helper()
-	google, iam := start.IAM(t, opts...)
+	google, iam := systest.StartIAM(t, opts...)
 	iam.Logger = slog.New(slog.DiscardHandler)
-	endpoint := start.Token(t, opts...)
-	client := start.TokenClient(google)
+	endpoint := systest.StartToken(t, opts...)
+	client := systest.TokenClient(google)
 	endpoint.Register(client)
 	return &exchangeRig{google, endpoint, client, gcpjwt.NewIAMContext(t.Context(), iam), oauth2.ExchangeConfig{
 		Config:   oauth2.Config{Method: gcpjwt.SigningMethodIAMJWT, Issuer: account, Subject: account},

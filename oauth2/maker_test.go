@@ -10,8 +10,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -24,7 +24,7 @@ func TestBackdate(t *testing.T) {
 		{10 * time.Minute, 10 * time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			_, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
+			_, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
 			source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(t.Context(), config), oauth2.Config{
 				Method:   gcpjwt.SigningMethodKMSES256,
 				Lifetime: time.Minute,
@@ -51,9 +51,9 @@ func TestBackdate(t *testing.T) {
 // C36: GitHub refuses tokens from a future that is five seconds away by its clock.
 func TestBackdateForGitHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		google, config := start.IAM(t, testutil.InMemory())
-		github := start.Token(t, testutil.InMemory())
-		client := start.TokenClient(google)
+		google, config := systest.StartIAM(t, testutil.InMemory())
+		github := systest.StartToken(t, testutil.InMemory())
+		client := systest.TokenClient(google)
 		client.Installation = "42"
 		client.MaxLifetime = 10 * time.Minute
 		github.Register(client)
@@ -99,7 +99,7 @@ func TestBackdateForGitHub(t *testing.T) {
 // C36: each token has a jti of its own, if it has one.
 func TestJWTID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
+		_, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
 		seen := make(map[any]bool)
 		for _, on := range []bool{true, false} {
 			source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(t.Context(), config), oauth2.Config{
@@ -129,8 +129,8 @@ func TestJWTID(t *testing.T) {
 func TestHeader(t *testing.T) {
 	for _, method := range []jwt.SigningMethod{gcpjwt.SigningMethodKMSES256, gcpjwt.SigningMethodIAMBlob} {
 		synctest.Test(t, func(t *testing.T) {
-			_, kms := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
-			_, iam := start.IAM(t, testutil.InMemory())
+			_, kms := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
+			_, iam := systest.StartIAM(t, testutil.InMemory())
 			ctx := gcpjwt.NewIAMContext(gcpjwt.NewKMSContext(t.Context(), kms), iam)
 			header := map[string]any{"typ": "client-authentication+jwt", "x5t": "dGh1bWI"}
 			source, err := oauth2.NewTokenSource(ctx, oauth2.Config{Method: method, Header: header})

@@ -13,8 +13,8 @@ import (
 	xoauth2 "golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -22,7 +22,7 @@ import (
 // bubble of synctest.
 func startSource(t *testing.T, ctx context.Context, lifetime time.Duration) (*testutil.IAM, xoauth2.TokenSource) {
 	t.Helper()
-	server, config := start.IAM(t, testutil.InMemory())
+	server, config := systest.StartIAM(t, testutil.InMemory())
 	source, err := oauth2.NewTokenSource(gcpjwt.NewIAMContext(ctx, config), oauth2.Config{
 		Method:   gcpjwt.SigningMethodIAMJWT,
 		Audience: []string{audience},
@@ -159,7 +159,7 @@ func TestConstructorGivesUp(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, config := start.IAM(t, testutil.InMemory())
+				server, config := systest.StartIAM(t, testutil.InMemory())
 				server.SetLatency(time.Hour)
 				ctx, cancel := test.end(t.Context())
 				defer cancel()
@@ -256,7 +256,7 @@ func TestOutageAttempts(t *testing.T) {
 // A token that expired on its way from the signer is not handed out.
 func TestSlowSigner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		// Only a server that has forgotten the time signs a token after its exp.
 		server.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			next.ServeHTTP(w, r)

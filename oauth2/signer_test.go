@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -30,7 +30,7 @@ func TestSigners(t *testing.T) {
 	}
 	byKMS := func(algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) func(*testing.T) signed {
 		return func(t *testing.T) signed {
-			_, config := start.KMSKey(t, algorithm)
+			_, config := systest.StartKMSKey(t, algorithm)
 			signer, err := gcpjwt.NewKMSSigner(ctx, config)
 			if err != nil {
 				t.Fatal(err)
@@ -40,7 +40,7 @@ func TestSigners(t *testing.T) {
 	}
 	byIAM := func(kind gcpjwt.IAMType) func(*testing.T) signed {
 		return func(t *testing.T) signed {
-			_, config := start.IAM(t)
+			_, config := systest.StartIAM(t)
 			config.IAMType = kind
 			signer, err := gcpjwt.NewIAMSigner(ctx, config)
 			if err != nil {
@@ -108,7 +108,7 @@ func TestSigners(t *testing.T) {
 // A source goes along when its key gets a version of another algorithm.
 func TestSignerChangesAlgorithm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
+		server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
 		config.Logger = slog.New(slog.DiscardHandler)
 		config.KeyPath, _, _ = strings.Cut(config.KeyPath, "/cryptoKeyVersions/")
 		signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
@@ -136,7 +136,7 @@ func TestSignerChangesAlgorithm(t *testing.T) {
 
 // What a Signer cannot do fails at start-up.
 func TestSignerConstructionErrors(t *testing.T) {
-	_, iam := start.IAM(t)
+	_, iam := systest.StartIAM(t)
 	signer, err := gcpjwt.NewIAMSigner(t.Context(), iam)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestSignerConstructionErrors(t *testing.T) {
 // B30 for a Signer: the end of the constructor's context isn't the source's.
 func TestSignerContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, config := start.IAM(t, testutil.InMemory())
+		_, config := systest.StartIAM(t, testutil.InMemory())
 		ctx, cancel := context.WithCancel(t.Context())
 		signer, err := gcpjwt.NewIAMSigner(ctx, config)
 		if err != nil {

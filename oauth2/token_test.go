@@ -19,8 +19,8 @@ import (
 	xoauth2 "golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
@@ -37,9 +37,9 @@ func mustToken(t testing.TB, source xoauth2.TokenSource) *xoauth2.Token {
 // whose Expiry is the JWT's exp (R07).
 func TestNewTokenSource(t *testing.T) {
 	ctx := context.Background()
-	_, iam := start.IAM(t)
-	_, es256 := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	_, hs256 := start.KMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	_, iam := systest.StartIAM(t)
+	_, es256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	_, hs256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
 	app, err := testutil.NewAppEngine()
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestJWTAccessTokenSource(t *testing.T) {
 		{"signJwt", gcpjwt.IAMJwtType, "signJwt"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			config.IAMType = test.kind
 			source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 			if err != nil {
@@ -140,7 +140,7 @@ func TestJWTAccessTokenSource(t *testing.T) {
 
 // Claims that are empty are left out, and several audiences are an array.
 func TestClaims(t *testing.T) {
-	_, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	_, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	ctx := gcpjwt.NewKMSContext(context.Background(), config)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 	if err != nil {
@@ -182,7 +182,7 @@ func TestClaims(t *testing.T) {
 // What the caller does to its Config later changes no token.
 func TestConfigIsCopied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, config := start.IAM(t, testutil.InMemory())
+		_, config := systest.StartIAM(t, testutil.InMemory())
 		given := oauth2.Config{
 			Method:   gcpjwt.SigningMethodIAMJWT,
 			Audience: []string{"a", "b"},
@@ -208,8 +208,8 @@ func TestConfigIsCopied(t *testing.T) {
 
 // A configuration that cannot work fails at start-up, without any call.
 func TestConstructionErrors(t *testing.T) {
-	iamServer, iam := start.IAM(t)
-	kmsServer, kms := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	iamServer, iam := systest.StartIAM(t)
+	kmsServer, kms := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	var noContext context.Context
 	both := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(context.Background(), iam), kms)
 	account := func(change func(*gcpjwt.IAMConfig)) *gcpjwt.IAMConfig {
@@ -284,7 +284,7 @@ func TestConstructionErrors(t *testing.T) {
 
 // An error of the first signature is the constructor's.
 func TestFirstTokenFails(t *testing.T) {
-	server, config := start.IAM(t)
+	server, config := systest.StartIAM(t)
 	server.Deny("iam.serviceAccounts.signJwt")
 	source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if source != nil || err == nil || !strings.Contains(err.Error(), "iam.serviceAccounts.signJwt") {
@@ -294,7 +294,7 @@ func TestFirstTokenFails(t *testing.T) {
 
 // B11: Google's clock may be behind ours, so exp keeps away from the limit.
 func TestLongLifetime(t *testing.T) {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	ctx := gcpjwt.NewIAMContext(context.Background(), config)
 	for _, test := range []struct {
 		method         jwt.SigningMethod
@@ -319,7 +319,7 @@ func TestLongLifetime(t *testing.T) {
 // Failures that no caller sees go to the Logger of the method's configuration.
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		var log, other bytes.Buffer
 		config.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		ctx := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{Logger: slog.New(slog.NewTextHandler(&other, nil))})
@@ -341,7 +341,7 @@ func TestLogger(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		server, config := start.KMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
+		server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256, testutil.InMemory())
 		var log bytes.Buffer
 		config.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		source, err := oauth2.NewTokenSource(gcpjwt.NewKMSContext(t.Context(), config), oauth2.Config{Method: gcpjwt.SigningMethodKMSES256})
@@ -360,7 +360,7 @@ func TestLogger(t *testing.T) {
 
 // Any number of transports may share a source, which the race detector confirms.
 func TestTransports(t *testing.T) {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if err != nil {
 		t.Fatal(err)
@@ -404,7 +404,7 @@ func TestStockMethods(t *testing.T) {
 
 // A hit costs nothing.
 func TestTokenAllocates(t *testing.T) {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	signed, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if err != nil {
 		t.Fatal(err)
@@ -418,7 +418,7 @@ func TestTokenAllocates(t *testing.T) {
 }
 
 func BenchmarkToken(b *testing.B) {
-	_, config := start.IAM(b)
+	_, config := systest.StartIAM(b)
 	source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 	if err != nil {
 		b.Fatal(err)

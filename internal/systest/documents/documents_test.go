@@ -16,7 +16,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest/api"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestMain(m *testing.M) { systest.Main(m) }
@@ -428,7 +427,7 @@ func TestMethodTable(t *testing.T) {
 		algorithm := kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm(value)
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			server, client := start.KMS(t)
+			server, client := systest.StartKMS(t)
 			version, err := server.CreateKey("key", algorithm)
 			if err != nil {
 				t.Skip(err) // no key for signing

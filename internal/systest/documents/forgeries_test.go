@@ -19,7 +19,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 )
@@ -101,7 +100,7 @@ func forgedClaims() jwt.MapClaims {
 }
 
 func kmsForger(t *testing.T, algorithm systest.Algorithm, versions int, pinned bool) *forger {
-	server, client := start.KMS(t, testutil.InMemory())
+	server, client := systest.StartKMS(t, testutil.InMemory())
 	name := systest.Create(t, server, algorithm)
 	// A list serves for long, so that it is renewed for forged tokens only.
 	config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(name), KMSClient: client, KeyRefresh: time.Hour}
@@ -122,7 +121,7 @@ func kmsForger(t *testing.T, algorithm systest.Algorithm, versions int, pinned b
 }
 
 func iamForger(t *testing.T, cached bool) *forger {
-	server, config := start.IAM(t, testutil.InMemory())
+	server, config := systest.StartIAM(t, testutil.InMemory())
 	config.EnableCache = cached
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, forgedClaims())
 	return &forger{text, gcpjwt.IAMVerifyKeyfunc(t.Context(), config),
@@ -143,7 +142,7 @@ func appEngineForger(t *testing.T, cached bool) *forger {
 
 // jwksForger counts the requests to the issuer, not what they cost the issuer.
 func jwksForger(t *testing.T, config jwks.Config) *forger {
-	server, client := start.KMS(t, testutil.InMemory())
+	server, client := systest.StartKMS(t, testutil.InMemory())
 	signer, err := gcpjwt.NewKMSSigner(t.Context(), &gcpjwt.KMSConfig{KeyPath: systest.Create(t, server, systest.P256), KMSClient: client})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,6 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/grpcauth"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -135,7 +134,7 @@ func TestReadmePublish(t *testing.T) {
 }
 
 func TestReadmeKMS(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	key := systest.CryptoKeyOf(systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
 	config := &gcpjwt.KMSConfig{KeyPath: key, KMSClient: client}
 
@@ -186,7 +185,7 @@ func readmeIAM(ctx context.Context) (jwt.Keyfunc, *gcpjwt.IAMConfig) {
 }
 
 func TestReadmeIAM(t *testing.T) {
-	server, reachable := start.IAM(t)
+	server, reachable := systest.StartIAM(t)
 	_, config := readmeIAM(t.Context())
 	if _, err := server.CreateAccount(config.ServiceAccount); err != nil {
 		t.Fatal(err)
@@ -214,7 +213,7 @@ func rotationVerifier(ctx context.Context, client *kms.KeyManagementClient, key 
 }
 
 func TestRotationSnippet(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	keyfunc, err := rotationVerifier(t.Context(), client, systest.CryptoKeyOf(version), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -25,7 +25,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 // needsSeeds fails a fuzz target whose seeds aren't where it is run, which would
@@ -220,7 +219,7 @@ func fuzzKey() ed25519.PrivateKey {
 // fuzzKMS starts a Cloud KMS server whose one version has fuzzKey, and returns
 // the Keyfuncs of that version and of its CryptoKey.
 func fuzzKMS(f *testing.F) (version string, keyfuncs []jwt.Keyfunc) {
-	server, client := start.KMS(f)
+	server, client := systest.StartKMS(f)
 	version, err := server.CreateKey("fuzz", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 	if err != nil {
 		f.Fatal(err)

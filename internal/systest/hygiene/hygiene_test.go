@@ -31,12 +31,11 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestMain(m *testing.M) { systest.Main(m) }
 
-const account = start.Account
+const account = systest.Account
 
 // A requestLog answers requests itself and keeps their URLs.
 type requestLog struct {
@@ -231,7 +230,7 @@ func TestKeyPaths(t *testing.T) {
 			"projects/p"+string(c)+"/locations/l/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1",
 			prefix+"k"+string(c)+"k/cryptoKeyVersions/1", prefix+"k"+string(c), prefix+"k/cryptoKeyVersions/1"+string(c))
 	}
-	server, client := start.KMS(t, testutil.InMemory())
+	server, client := systest.StartKMS(t, testutil.InMemory())
 	var requests atomic.Int64
 	server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 		requests.Add(1)
@@ -285,7 +284,7 @@ func TestKeyIDs(t *testing.T) {
 	for _, kid := range hostileKeyIDs {
 		t.Run(fmt.Sprintf("%.20q", kid), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				iam, config := start.IAM(t, testutil.InMemory())
+				iam, config := systest.StartIAM(t, testutil.InMemory())
 				config.EnableCache = true
 				iam.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 					if want := "/robot/v1/metadata/x509/" + account; r.RequestURI != want {
@@ -293,7 +292,7 @@ func TestKeyIDs(t *testing.T) {
 					}
 					next.ServeHTTP(w, r)
 				})
-				kms, client := start.KMS(t, testutil.InMemory())
+				kms, client := systest.StartKMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -343,7 +342,7 @@ func forgedToken(t *testing.T, header map[string]any) string {
 // TestHeaders puts hostile values into the other header fields that are
 // read, and into tokens that break half-way.
 func TestHeaders(t *testing.T) {
-	_, config := start.IAM(t)
+	_, config := systest.StartIAM(t)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	var texts []string
 	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hostileKeyIDs...) {
@@ -388,7 +387,7 @@ func TestEcho(t *testing.T) {
 		},
 	} {
 		t.Run("IAM, "+name, func(t *testing.T) {
-			server, config := start.IAM(t)
+			server, config := systest.StartIAM(t)
 			server.Intercept(func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 				var request struct{ Payload string }
 				_ = json.NewDecoder(r.Body).Decode(&request)
@@ -404,7 +403,7 @@ func TestEcho(t *testing.T) {
 		})
 	}
 	t.Run("Cloud KMS", func(t *testing.T) {
-		server, client := start.KMS(t)
+		server, client := systest.StartKMS(t)
 		server.Intercept(func(ctx context.Context, _ string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
 			switch req := req.(type) {
 			case *kmspb.AsymmetricSignRequest:
@@ -461,12 +460,12 @@ func TestLogs(t *testing.T) {
 				records := new(recordCount)
 				logger := slog.New(countingHandler{handler, records})
 
-				iam, config := start.IAM(t, testutil.InMemory())
+				iam, config := systest.StartIAM(t, testutil.InMemory())
 				iam.SetCertificateHeader(http.Header{"Cache-Control": {"max-age=300"}})
 				config.EnableCache, config.Logger = true, logger
 				ofIAM := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 				text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
-				kms, client := start.KMS(t, testutil.InMemory())
+				kms, client := systest.StartKMS(t, testutil.InMemory())
 				version, err := kms.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -559,7 +558,7 @@ func (c countingHandler) Handle(ctx context.Context, record slog.Record) error {
 // TestRedirects checks that certificates come over https all the way, and
 // that the plain server at the end of a redirect isn't even asked.
 func TestRedirects(t *testing.T) {
-	iam, config := start.IAM(t)
+	iam, config := systest.StartIAM(t)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
 

@@ -23,7 +23,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 )
 
@@ -74,7 +73,7 @@ func refusals(t *testing.T, delay time.Duration, options ...jwks.HandlerOption) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const rotations, every, lifetime = 20, 2 * time.Hour, 15 * time.Minute
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		server.SetGenerationDelay(20 * time.Second) // asynchronous, as in Cloud KMS
 		version, err := server.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 		if err != nil {
@@ -198,7 +197,7 @@ func get(t *testing.T, handler http.Handler) *httptest.ResponseRecorder {
 func TestStartUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		version, err := server.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +239,7 @@ func TestStartUp(t *testing.T) {
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		version, err := server.CreateKey("key", kmspb.CryptoKeyVersion_EC_SIGN_ED25519)
 		if err != nil {
 			t.Fatal(err)
@@ -284,7 +283,7 @@ func TestOutage(t *testing.T) {
 
 // TestMAC publishes no MAC key, and says so without an error.
 func TestMAC(t *testing.T) {
-	server, client := start.KMS(t)
+	server, client := systest.StartKMS(t)
 	version, err := server.CreateKey("key", kmspb.CryptoKeyVersion_HMAC_SHA256)
 	if err != nil {
 		t.Fatal(err)

@@ -24,12 +24,11 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 )
 
 func TestMain(m *testing.M) { systest.Main(m) }
 
-const account = start.Account
+const account = systest.Account
 
 // A stormFault is how the origin of public keys fails.
 type stormFault int32
@@ -78,7 +77,7 @@ var stormOrigins = []struct {
 }
 
 func startStormCertificates(t *testing.T) *stormOrigin {
-	server, config := start.IAM(t, testutil.InMemory())
+	server, config := systest.StartIAM(t, testutil.InMemory())
 	o := &stormOrigin{name: "certificates", fresh: 6 * time.Hour, stale: time.Hour, cooldown: time.Minute, repeated: stormError}
 	config.EnableCache = true
 	var refused atomic.Int64
@@ -122,7 +121,7 @@ func startStormCertificates(t *testing.T) *stormOrigin {
 }
 
 func startStormCryptoKey(t *testing.T) *stormOrigin {
-	server, client := start.KMS(t, testutil.InMemory())
+	server, client := systest.StartKMS(t, testutil.InMemory())
 	version, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	if err != nil {
 		t.Fatal(err)
@@ -681,7 +680,7 @@ func TestStormOneHangs(t *testing.T) {
 		t.Run(fmt.Sprintf("certificates, rotation %v", rotates), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, config := start.IAM(t, testutil.InMemory())
+				server, config := systest.StartIAM(t, testutil.InMemory())
 				token := func() *string {
 					text := systest.Sign(t, gcpjwt.NewIAMContext(context.Background(), config), gcpjwt.SigningMethodIAMBlob, nil)
 					return &text
@@ -722,7 +721,7 @@ func TestStormOneHangs(t *testing.T) {
 		t.Run(fmt.Sprintf("CryptoKey, rotation %v", rotates), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				server, client := start.KMS(t, testutil.InMemory())
+				server, client := systest.StartKMS(t, testutil.InMemory())
 				signer := systest.Client(t, server)
 				var configs [signers]*gcpjwt.KMSConfig
 				var texts [signers]atomic.Pointer[string]
@@ -784,7 +783,7 @@ func TestStormSigning(t *testing.T) {
 				if fault != stormNone {
 					signers = 500
 				}
-				server, client := start.KMS(t, testutil.InMemory())
+				server, client := systest.StartKMS(t, testutil.InMemory())
 				version, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 				if err != nil {
 					t.Fatal(err)
@@ -877,7 +876,7 @@ func TestStormSigning(t *testing.T) {
 // signs.
 func TestStormDisabledTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		first, err := server.CreateKey("storm", kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 		if err != nil {
 			t.Fatal(err)
