@@ -8,8 +8,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
-	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
 	"github.com/someone1/gcp-jwt-go/v3/internal/inside"
+	"github.com/someone1/gcp-jwt-go/v3/internal/keyset"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 )
 

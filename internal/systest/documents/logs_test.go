@@ -27,7 +27,6 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
-	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/start"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
@@ -73,7 +72,7 @@ func (r *recorder) has(t *testing.T, who, message string) {
 // Each thing that the library logs about, and how it comes about.
 var logged = map[string]func(t *testing.T, r *recorder, logger *slog.Logger){
 	"a rotation": func(t *testing.T, r *recorder, logger *slog.Logger) {
-		server, client := start.KMS(t, testutil.InMemory())
+		server, client := systest.StartKMS(t, testutil.InMemory())
 		version := systest.Create(t, server, systest.P256)
 		config := &gcpjwt.KMSConfig{KeyPath: systest.CryptoKeyOf(version), KMSClient: client, Logger: logger}
 		signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
@@ -113,7 +112,7 @@ var logged = map[string]func(t *testing.T, r *recorder, logger *slog.Logger){
 		r.has(t, "a Keyfunc", "a public key of a Cloud KMS key could not be read yet")
 	},
 	"certificates": func(t *testing.T, r *recorder, logger *slog.Logger) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		config.EnableCache, config.Logger = true, logger
 		keepsKeys(t, r, gcpjwt.IAMVerifyKeyfunc(t.Context(), config),
 			systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil),
@@ -130,9 +129,9 @@ var logged = map[string]func(t *testing.T, r *recorder, logger *slog.Logger){
 			systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil), server.Stop)
 	},
 	"a JWK Set": func(t *testing.T, r *recorder, logger *slog.Logger) {
-		server, config := start.IAM(t, testutil.InMemory())
+		server, config := systest.StartIAM(t, testutil.InMemory())
 		keyfunc, err := jwks.NewKeyfunc(t.Context(), &jwks.Config{
-			URL: server.JWKURL() + start.Account, Client: server.Client(), Logger: logger,
+			URL: server.JWKURL() + systest.Account, Client: server.Client(), Logger: logger,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -183,7 +182,7 @@ func keepsKeys(t *testing.T, r *recorder, keyfunc jwt.Keyfunc, text string, stop
 // tokenSigner returns a Signer and what ends its server.
 func tokenSigner(t *testing.T, logger *slog.Logger) (*gcpjwt.Signer, func()) {
 	t.Helper()
-	server, config := start.KMSKey(t, systest.P256, testutil.InMemory())
+	server, config := systest.StartKMSKey(t, systest.P256, testutil.InMemory())
 	config.Logger = logger
 	signer, err := gcpjwt.NewKMSSigner(t.Context(), config)
 	if err != nil {
