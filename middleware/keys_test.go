@@ -13,9 +13,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil/tokens"
@@ -25,9 +25,10 @@ import (
 // Tokens of each kind of signer pass, with no method overridden.
 func TestSigners(t *testing.T) {
 	_, iam := startIAM(t)
-	_, es256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	_, hs256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
-	_, mldsa := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
+	kms := gcpjwttest.NewKMS(t)
+	es256 := kms.NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	hs256 := kms.NewKey(kmspb.CryptoKeyVersion_HMAC_SHA256)
+	mldsa := kms.NewKey(kmspb.CryptoKeyVersion_PQ_SIGN_ML_DSA_65)
 	iamContext := gcpjwt.NewIAMContext(t.Context(), iam)
 	kmsContext := func(config *gcpjwt.KMSConfig) context.Context { return gcpjwt.NewKMSContext(t.Context(), config) }
 	newHandler := middleware.NewHandler(t.Context(), iam, audience)
@@ -87,7 +88,8 @@ func TestKeysUnavailable(t *testing.T) {
 // A MAC that could not be checked is as good as unknown keys, although jwt calls
 // its signature invalid.
 func TestMACUnavailable(t *testing.T) {
-	server, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	server := gcpjwttest.NewKMS(t)
+	config := server.NewKey(kmspb.CryptoKeyVersion_HMAC_SHA256)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -95,9 +97,7 @@ func TestMACUnavailable(t *testing.T) {
 	auth := middleware.New(keyfunc)
 	token := signWith(t, gcpjwt.NewKMSContext(t.Context(), config), gcpjwt.SigningMethodKMSHS256, audience)
 	check(t, serve(t, auth, "Bearer "+token), letIn)
-	server.Intercept(func(context.Context, string, proto.Message, testutil.KMSHandler) (proto.Message, error) {
-		return nil, status.Error(codes.Internal, "secret")
-	})
+	server.Fail("MacVerify", status.Error(codes.Internal, "secret"))
 	check(t, serve(t, auth, "Bearer "+token), unavailable)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -30,7 +31,7 @@ func TestSigners(t *testing.T) {
 	}
 	byKMS := func(algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) func(*testing.T) signed {
 		return func(t *testing.T) signed {
-			_, config := systest.StartKMSKey(t, algorithm)
+			config := gcpjwttest.NewKMS(t).NewKey(algorithm)
 			signer, err := gcpjwt.NewKMSSigner(ctx, config)
 			if err != nil {
 				t.Fatal(err)
@@ -40,7 +41,7 @@ func TestSigners(t *testing.T) {
 	}
 	byIAM := func(kind gcpjwt.IAMType) func(*testing.T) signed {
 		return func(t *testing.T) signed {
-			_, config := systest.StartIAM(t)
+			config := gcpjwttest.NewIAM(t).NewAccount(account)
 			config.IAMType = kind
 			signer, err := gcpjwt.NewIAMSigner(ctx, config)
 			if err != nil {
@@ -136,7 +137,8 @@ func TestSignerChangesAlgorithm(t *testing.T) {
 
 // What a Signer cannot do fails at start-up.
 func TestSignerConstructionErrors(t *testing.T) {
-	_, iam := systest.StartIAM(t)
+	iam := gcpjwttest.NewIAM(t).NewAccount(account)
+	iam.IAMType = gcpjwt.IAMJwtType
 	signer, err := gcpjwt.NewIAMSigner(t.Context(), iam)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	xoauth2 "golang.org/x/oauth2"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/oauth2"
@@ -37,9 +38,10 @@ func mustToken(t testing.TB, source xoauth2.TokenSource) *xoauth2.Token {
 // whose Expiry is the JWT's exp (R07).
 func TestNewTokenSource(t *testing.T) {
 	ctx := context.Background()
-	_, iam := systest.StartIAM(t)
-	_, es256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	_, hs256 := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_HMAC_SHA256)
+	iam := gcpjwttest.NewIAM(t).NewAccount(account)
+	kms := gcpjwttest.NewKMS(t)
+	es256 := kms.NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	hs256 := kms.NewKey(kmspb.CryptoKeyVersion_HMAC_SHA256)
 	app, err := testutil.NewAppEngine()
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +116,8 @@ func TestJWTAccessTokenSource(t *testing.T) {
 		{"signJwt", gcpjwt.IAMJwtType, "signJwt"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			server, config := systest.StartIAM(t)
+			server := gcpjwttest.NewIAM(t)
+			config := server.NewAccount(account)
 			config.IAMType = test.kind
 			source, err := oauth2.JWTAccessTokenSource(context.Background(), config, audience)
 			if err != nil {
@@ -140,7 +143,7 @@ func TestJWTAccessTokenSource(t *testing.T) {
 
 // Claims that are empty are left out, and several audiences are an array.
 func TestClaims(t *testing.T) {
-	_, config := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	ctx := gcpjwt.NewKMSContext(context.Background(), config)
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 	if err != nil {
@@ -208,8 +211,9 @@ func TestConfigIsCopied(t *testing.T) {
 
 // A configuration that cannot work fails at start-up, without any call.
 func TestConstructionErrors(t *testing.T) {
-	iamServer, iam := systest.StartIAM(t)
-	kmsServer, kms := systest.StartKMSKey(t, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	iamServer, kmsServer := gcpjwttest.NewIAM(t), gcpjwttest.NewKMS(t)
+	iam, kms := iamServer.NewAccount(account), kmsServer.NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	iam.IAMType = gcpjwt.IAMJwtType
 	var noContext context.Context
 	both := gcpjwt.NewKMSContext(gcpjwt.NewIAMContext(context.Background(), iam), kms)
 	account := func(change func(*gcpjwt.IAMConfig)) *gcpjwt.IAMConfig {
@@ -294,7 +298,7 @@ func TestFirstTokenFails(t *testing.T) {
 
 // B11: Google's clock may be behind ours, so exp keeps away from the limit.
 func TestLongLifetime(t *testing.T) {
-	_, config := systest.StartIAM(t)
+	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(context.Background(), config)
 	for _, test := range []struct {
 		method         jwt.SigningMethod

@@ -134,9 +134,7 @@ func TestReadmePublish(t *testing.T) {
 }
 
 func TestReadmeKMS(t *testing.T) {
-	server, client := systest.StartKMS(t)
-	key := systest.CryptoKeyOf(systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))
-	config := &gcpjwt.KMSConfig{KeyPath: key, KMSClient: client}
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 
 	if err := guideSigner(t.Context(), config, jwt.MapClaims{"sub": "alice"}); err != nil {
 		t.Fatal(err)
@@ -185,11 +183,9 @@ func readmeIAM(ctx context.Context) (jwt.Keyfunc, *gcpjwt.IAMConfig) {
 }
 
 func TestReadmeIAM(t *testing.T) {
-	server, reachable := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
 	_, config := readmeIAM(t.Context())
-	if _, err := server.CreateAccount(config.ServiceAccount); err != nil {
-		t.Fatal(err)
-	}
+	reachable := server.NewAccount(config.ServiceAccount)
 	config.IAMService, config.Client, config.CertificateURL = reachable.IAMService, reachable.Client, reachable.CertificateURL
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	for range 3 {
@@ -213,16 +209,15 @@ func rotationVerifier(ctx context.Context, client *kms.KeyManagementClient, key 
 }
 
 func TestRotationSnippet(t *testing.T) {
-	server, client := systest.StartKMS(t)
-	version := systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
-	keyfunc, err := rotationVerifier(t.Context(), client, systest.CryptoKeyOf(version), slog.New(slog.DiscardHandler))
+	signer := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	keyfunc, err := rotationVerifier(t.Context(), signer.KMSClient, signer.KeyPath, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The signer stays at its version, as ROTATION.md has it for a new key that
 	// must not sign at once.
-	pinned := &gcpjwt.KMSConfig{KeyPath: version, KMSClient: client}
-	text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), pinned), gcpjwt.SigningMethodKMSES256, nil)
+	signer.KeyPath += "/cryptoKeyVersions/1"
+	text := systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), signer), gcpjwt.SigningMethodKMSES256, nil)
 	if _, err := jwt.Parse(text, keyfunc); err != nil {
 		t.Error(err)
 	}

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
@@ -342,7 +343,7 @@ func forgedToken(t *testing.T, header map[string]any) string {
 // TestHeaders puts hostile values into the other header fields that are
 // read, and into tokens that break half-way.
 func TestHeaders(t *testing.T) {
-	_, config := systest.StartIAM(t)
+	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	keyfunc := gcpjwt.IAMVerifyKeyfunc(t.Context(), config)
 	var texts []string
 	for _, hostile := range append([]string{"none", "None", "RS256\n", "rs256", ""}, hostileKeyIDs...) {
@@ -558,7 +559,7 @@ func (c countingHandler) Handle(ctx context.Context, record slog.Record) error {
 // TestRedirects checks that certificates come over https all the way, and
 // that the plain server at the end of a redirect isn't even asked.
 func TestRedirects(t *testing.T) {
-	iam, config := systest.StartIAM(t)
+	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMBlob, nil)
 	certificates := config.CertificateURL + account
 
@@ -568,7 +569,7 @@ func TestRedirects(t *testing.T) {
 			http.Redirect(w, r, to, http.StatusFound)
 			return
 		}
-		response, err := iam.Client().Get(certificates)
+		response, err := config.Client.Get(certificates)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 	"github.com/someone1/gcp-jwt-go/v3/jwks"
@@ -283,13 +284,9 @@ func TestOutage(t *testing.T) {
 
 // TestMAC publishes no MAC key, and says so without an error.
 func TestMAC(t *testing.T) {
-	server, client := systest.StartKMS(t)
-	version, err := server.CreateKey("key", kmspb.CryptoKeyVersion_HMAC_SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{version, path.Dir(path.Dir(version))} {
-		answer := get(t, jwks.NewHandler(&gcpjwt.KMSConfig{KeyPath: name, KMSClient: client}))
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_HMAC_SHA256)
+	for _, name := range []string{config.KeyPath, config.KeyPath + "/cryptoKeyVersions/1"} {
+		answer := get(t, jwks.NewHandler(&gcpjwt.KMSConfig{KeyPath: name, KMSClient: config.KMSClient}))
 		if answer.Code != http.StatusOK || answer.Body.String() != `{"keys":[]}` {
 			t.Errorf("%s: %d with %s", name, answer.Code, answer.Body)
 		}
