@@ -39,6 +39,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
@@ -180,7 +181,8 @@ func TestErrorsAreDistinct(t *testing.T) {
 }
 
 func TestSignedStringRefuses(t *testing.T) {
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	withKeyID := func(method jwt.SigningMethod, kid any) *jwt.Token {
 		token := jwt.New(method)
@@ -226,7 +228,8 @@ func TestSignedStringRefuses(t *testing.T) {
 
 func TestSignTakesNothingButContexts(t *testing.T) {
 	t.Parallel()
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	methods := []jwt.SigningMethod{
 		gcpjwt.SigningMethodIAMBlob, gcpjwt.SigningMethodIAMJWT, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodKMSES256,
 	}
@@ -623,7 +626,7 @@ func TestZeroValues(t *testing.T) {
 		noIAM     *gcpjwt.IAMConfig
 		noSigner  *gcpjwt.Signer
 	)
-	text := systest.SignToken(t, gcpjwt.NewIAMContext(t.Context(), iamAlways(t)), jwt.New(gcpjwt.SigningMethodIAMBlob))
+	text := systest.SignToken(t, gcpjwt.NewIAMContext(t.Context(), gcpjwttest.NewIAM(t).NewAccount(account)), jwt.New(gcpjwt.SigningMethodIAMBlob))
 	parse := func(keyfunc jwt.Keyfunc) error { _, err := jwt.Parse(text, keyfunc); return err }
 
 	errorsOf := map[string]func() error{
@@ -671,10 +674,16 @@ func TestZeroValues(t *testing.T) {
 			_, err := gcpjwt.SigningMethodIAMBlob.Sign("a.b", gcpjwt.NewIAMContext(noContext, nil))
 			return err
 		},
-		"a Keyfunc of no token":     func() error { _, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), iamAlways(t))(nil); return err },
-		"a Keyfunc of a zero token": func() error { _, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), iamAlways(t))(new(jwt.Token)); return err },
-		"a zero client":             func() error { return signZeroClient(t, "/cryptoKeyVersions/1") },
-		"a zero client, CryptoKey":  func() error { return signZeroClient(t, "") },
+		"a Keyfunc of no token": func() error {
+			_, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), gcpjwttest.NewIAM(t).NewAccount(account))(nil)
+			return err
+		},
+		"a Keyfunc of a zero token": func() error {
+			_, err := gcpjwt.IAMVerifyKeyfunc(t.Context(), gcpjwttest.NewIAM(t).NewAccount(account))(new(jwt.Token))
+			return err
+		},
+		"a zero client":            func() error { return signZeroClient(t, "/cryptoKeyVersions/1") },
+		"a zero client, CryptoKey": func() error { return signZeroClient(t, "") },
 	}
 	for _, method := range []jwt.SigningMethod{
 		new(gcpjwt.SigningMethodKMS), new(gcpjwt.SigningMethodIAM), new(gcpjwt.SigningMethodAppEngineImpl),
@@ -722,12 +731,6 @@ func TestZeroValues(t *testing.T) {
 	if _, ok := gcpjwt.IAMFromContext(noContext); ok {
 		t.Error("IAMFromContext(nil) found something")
 	}
-}
-
-// iamAlways returns a configuration that works.
-func iamAlways(t testing.TB) *gcpjwt.IAMConfig {
-	_, config := systest.StartIAM(t)
-	return config
 }
 
 // signZeroClient signs with a client that nobody made.

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/api/iamcredentials/v1"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
@@ -104,7 +105,8 @@ func TestIAMJWTReturnsGooglesToken(t *testing.T) {
 // lost.
 func TestIAMJWTRefusesHeaderFields(t *testing.T) {
 	t.Parallel()
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	for field, value := range map[string]any{"typ": "at+jwt", "cty": "JWT", "crit": []string{"b64"}, "b64": false, "x": map[string]any{}} {
 		token := jwt.New(gcpjwt.SigningMethodIAMJWT)
@@ -356,7 +358,7 @@ func (wrongClaims) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
 // matching of struct fields is not.
 func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {
 	t.Parallel()
-	_, config := systest.StartIAM(t)
+	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	for name, value := range map[string]any{"EXP": "never", "Exp": 1} {
 		if _, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(gcpjwt.SigningMethodIAMJWT, jwt.MapClaims{name: value})); err != nil {
@@ -372,7 +374,8 @@ func TestIAMJWTExpiryIsCaseSensitive(t *testing.T) {
 
 func TestIAMJWTNeedsAnObject(t *testing.T) {
 	t.Parallel()
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	for _, payload := range []string{`[]`, `"x"`, `1`, `null`, ``, `{`, `{}x`, `{}{}`} {
 		signingString := "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload))
 		if _, err := gcpjwt.SigningMethodIAMJWT.Sign(signingString, gcpjwt.NewIAMContext(t.Context(), config)); err == nil {
@@ -568,7 +571,8 @@ var iamBadAccounts = []string{
 
 func TestIAMMalformedAccounts(t *testing.T) {
 	t.Parallel()
-	server, good := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	good := server.NewAccount(account)
 	check := func(t *testing.T, what, name string, err error) {
 		t.Helper()
 		if !errors.Is(err, gcpjwt.ErrInvalidConfig) {
@@ -798,14 +802,14 @@ func TestIAMConfigStaysAsItIs(t *testing.T) {
 
 // A token that is signed again gets the kid of the key that then signs.
 func TestIAMSignAgain(t *testing.T) {
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	token := jwt.NewWithClaims(gcpjwt.SigningMethodIAMBlob, jwt.MapClaims{"n": 1})
 	if _, err := gcpjwt.SignedString(ctx, token); err != nil {
 		t.Fatal(err)
 	}
-	kid, _ := server.AddKey(account)
-	server.SetSigningKeys(account, kid)
+	server.Rotate(account)
 	text, err := gcpjwt.SignedString(ctx, token)
 	if err != nil {
 		t.Fatal(err)
@@ -842,7 +846,8 @@ func TestIAMJWTTimePrecision(t *testing.T) {
 		return
 	}
 	jwt.TimePrecision = time.Millisecond
-	server, config := systest.StartIAM(t)
+	server := gcpjwttest.NewIAM(t)
+	config := server.NewAccount(account)
 	ctx := gcpjwt.NewIAMContext(t.Context(), config)
 	claims := jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour))}
 	for _, claims := range []jwt.Claims{claims, &claims, jwt.MapClaims{"exp": claims.ExpiresAt}} {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
@@ -289,7 +290,7 @@ func TestKeyfuncWithoutConfig(t *testing.T) {
 
 // v2's misspelt names do what the others do.
 func TestMisspeltKeyfuncs(t *testing.T) {
-	_, config := systest.StartIAM(t)
+	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
 	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { //nolint:staticcheck // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: %v", err)
@@ -310,8 +311,7 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 		t.Errorf("AppEngineVerfiyKeyfunc: %d requests, want one for the cached ones and 2", got)
 	}
 
-	server, client := systest.StartKMS(t)
-	key := &gcpjwt.KMSConfig{KeyPath: systest.CreateKey(t, server, kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256), KMSClient: client}
+	key := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	text = systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
 	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) //nolint:staticcheck // deprecated
 	if err != nil {

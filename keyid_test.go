@@ -9,6 +9,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 )
 
@@ -152,7 +153,8 @@ func TestKMSMalformedKeyPath(t *testing.T) {
 		{"projects/" + strings.Repeat("x", 129) + "/locations/global/keyRings/r/cryptoKeys/k", "is not an ID of projects"},
 		{strings.Repeat("x", 1<<20), "projects/ is missing"},
 	}
-	server, client := systest.StartKMS(t)
+	server := gcpjwttest.NewKMS(t)
+	client := server.Client()
 	for i, tt := range tests {
 		t.Run(fmt.Sprintf("R01/%d", i), func(t *testing.T) {
 			config := &gcpjwt.KMSConfig{KeyPath: tt.path, KMSClient: client}
@@ -185,7 +187,7 @@ func TestKMSMalformedKeyPath(t *testing.T) {
 // The forms that are right, of which the server knows none.
 func TestKMSWellFormedKeyPath(t *testing.T) {
 	t.Parallel()
-	_, client := systest.StartKMS(t)
+	client := gcpjwttest.NewKMS(t).Client()
 	longest := strings.Repeat("x", 63)
 	for _, path := range []string{
 		"projects/p/locations/global/keyRings/r/cryptoKeys/k",
