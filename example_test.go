@@ -22,6 +22,129 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/testutil"
 )
 
+// A Signer needs the name of a key and nothing else: it finds the algorithm by itself.
+func ExampleNewKMSSigner() {
+	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	defer stop()
+	ctx := context.Background()
+
+	// A CryptoKey, whose newest version signs. Without a KMSClient, Application Default
+	// Credentials are used.
+	signer, err := gcpjwt.NewKMSSigner(ctx, &gcpjwt.KMSConfig{
+		KeyPath:   path.Dir(path.Dir(version)), // projects/P/locations/L/keyRings/R/cryptoKeys/K
+		KMSClient: client,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	text, err := signer.Sign(ctx, jwt.RegisteredClaims{
+		Subject:   "alice",
+		ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	token, err := jwt.Parse(text, signer.Keyfunc, jwt.WithExpirationRequired())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(token.Header["alg"], token.Header["kid"] == gcpjwt.KMSKeyID(version))
+	// Output: ES256 true
+}
+
+// Code that makes tokens takes an interface with one method, so that its tests need neither
+// Google Cloud nor a key.
+func ExampleSigner() {
+	var signer exampleSigner = exampleStandIn{} // in production a *gcpjwt.Signer
+
+	header, err := exampleAuthorize(context.Background(), signer, "alice")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(header)
+	// Output: Bearer token-for-alice
+}
+
+// exampleSigner is what exampleAuthorize needs of a Signer.
+type exampleSigner interface {
+	Sign(ctx context.Context, claims jwt.Claims) (string, error)
+}
+
+var _ exampleSigner = (*gcpjwt.Signer)(nil)
+
+func exampleAuthorize(ctx context.Context, signer exampleSigner, user string) (string, error) {
+	text, err := signer.Sign(ctx, jwt.RegisteredClaims{Subject: user})
+	return "Bearer " + text, err
+}
+
+// exampleStandIn stands in for a Signer in a test.
+type exampleStandIn struct{}
+
+func (exampleStandIn) Sign(_ context.Context, claims jwt.Claims) (string, error) {
+	subject, err := claims.GetSubject()
+	return "token-for-" + subject, err
+}
+
+// A service account signs with signBlob, or with signJwt if IAMType is IAMJwtType.
+func ExampleNewIAMSigner() {
+	_, config, stop := exampleIAM() // &gcpjwt.IAMConfig{ServiceAccount: "..."}
+	defer stop()
+	ctx := context.Background()
+
+	signer, err := gcpjwt.NewIAMSigner(ctx, config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	text, err := signer.Sign(ctx, jwt.MapClaims{"sub": "alice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, err := jwt.Parse(text, signer.Keyfunc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(token.Header["alg"], token.Header["kid"] == config.KeyID())
+	// Output: RS256 true
+}
+
+// The app signs with the context of a request, which lends it what App Engine wants.
+func ExampleNewAppEngineSigner() {
+	server, ctx, stop := exampleAppEngine()
+	defer stop()
+
+	signer := gcpjwt.NewAppEngineSigner() // once per process
+	text, err := signer.Sign(ctx, jwt.MapClaims{"sub": "alice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	header := exampleHeader(text)
+	fmt.Println(header["alg"], header["kid"] == server.KeyNames()[0])
+	// Output: RS256 true
+}
+
+// The public keys, for a JWK Set that others verify with. Package jwks serves one.
+func ExampleKMSConfig_PublicKeys() {
+	server, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	defer stop()
+	cryptoKey := path.Dir(path.Dir(version))
+	if _, err := server.CreateVersion(cryptoKey); err != nil {
+		log.Fatal(err)
+	}
+	config := &gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client}
+
+	keys, err := config.PublicKeys(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, key := range keys { // the newest first
+		fmt.Println(key.Algorithm, key.KeyID == gcpjwt.KMSKeyID(version))
+	}
+	// Output:
+	// ES256 false
+	// ES256 true
+}
+
 // Cloud KMS signs, here with an ES256 key.
 func ExampleSignedString() {
 	_, client, version, stop := exampleKMS(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)

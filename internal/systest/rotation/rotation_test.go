@@ -476,9 +476,9 @@ func (v *kmsView) keptUntil(refresh time.Duration) (atLeast, atMost time.Time) {
 func (v *kmsView) shows(fact *kmsFact) bool { return slices.Contains(v.list, fact) }
 
 // choice returns the version that signs by the process's list: the newest that
-// is settled, or else the newest, of those not tried yet.
+// is settled, or else the oldest, of those not tried yet.
 func (v *kmsView) choice(w *kmsWorld, row systest.Row, tried ...*kmsFact) *kmsFact {
-	var first *kmsFact
+	var oldest *kmsFact
 	for _, fact := range v.list {
 		if fact.row.Alg != row.Alg || slices.Contains(tried, fact) {
 			continue
@@ -486,11 +486,11 @@ func (v *kmsView) choice(w *kmsWorld, row systest.Row, tried ...*kmsFact) *kmsFa
 		if v.at.Sub(fact.generated) >= w.refresh/2 {
 			return fact
 		}
-		if first == nil {
-			first = fact
+		if oldest == nil || !fact.generated.After(oldest.generated) {
+			oldest = fact
 		}
 	}
-	return first
+	return oldest
 }
 
 // enabledOf returns the ENABLED versions of an algorithm.
