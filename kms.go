@@ -40,10 +40,10 @@ type KMSConfig struct {
 
 	// ActivationDelay has to be the max-age of the JWK Set plus KeyRefresh at least
 	// where tokens are verified with a published set: see package jwks. It is how long
-	// after its generation a version first signs. While all versions are as new, the
-	// oldest signs. 0 means KeyRefresh/2, which suits verifiers that read Cloud KMS with
-	// the same KeyRefresh. A negative value means at once. It has no effect on a KeyPath
-	// that names a CryptoKeyVersion.
+	// after its generation or import a version first signs; where all are newer, the
+	// oldest one signs. 0 means KeyRefresh/2, which suits verifiers that read Cloud KMS
+	// with the same KeyRefresh. A negative value means at once. It has no effect on a
+	// KeyPath that names a CryptoKeyVersion.
 	ActivationDelay time.Duration
 
 	// Logger is told of failures that no caller sees (Warn), and of versions that come

@@ -486,7 +486,9 @@ func (v *kmsView) choice(w *kmsWorld, row systest.Row, tried ...*kmsFact) *kmsFa
 		if v.at.Sub(fact.generated) >= w.refresh/2 {
 			return fact
 		}
-		oldest = fact
+		if oldest == nil || !fact.generated.After(oldest.generated) {
+			oldest = fact
+		}
 	}
 	return oldest
 }
