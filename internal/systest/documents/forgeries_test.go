@@ -225,6 +225,7 @@ func (f *forger) cost(t *testing.T, forge func(*testing.T, string, int) string, 
 
 // TestForgeries checks SECURITY.md's table of what forged tokens cost, by counting calls.
 func TestForgeries(t *testing.T) {
+	atTop(t)
 	parser := jwt.NewParser(jwt.WithAudience(forgedAudience), jwt.WithExpirationRequired())
 	ways := []struct {
 		name   string
