@@ -78,7 +78,9 @@ func readmeMiddleware(signer interface {
 }
 
 func readmeGRPC(keyfunc jwt.Keyfunc) *grpc.Server {
-	verifier := middleware.NewVerifier(keyfunc, middleware.WithAudience("https://api.example.com"))
+	verifier := middleware.NewVerifier(keyfunc,
+		middleware.WithIssuer("https://issuer.example.com"),
+		middleware.WithAudience("https://api.example.com"))
 	server := grpc.NewServer(
 		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
 		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier)))
