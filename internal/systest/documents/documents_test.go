@@ -2,6 +2,8 @@ package documents_test
 
 import (
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,11 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest"
 	"github.com/someone1/gcp-jwt-go/v3/internal/systest/api"
 )
@@ -479,6 +483,75 @@ func kmsAlgorithms(cell string) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestOptionTable checks that the guide's table has the middleware's options.
+func TestOptionTable(t *testing.T) {
+	atTop(t)
+	lines, err := api.Exported("middleware")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var options, documented []string
+	for _, line := range lines {
+		if name, ok := strings.CutPrefix(line, "pkg middleware, func With"); ok {
+			name, _, _ = strings.Cut(name, "(")
+			options = append(options, "With"+name)
+		}
+	}
+	for _, row := range tableRows(t, guide, regexp.MustCompile(`^With\w+$`)) {
+		documented = append(documented, row[0])
+	}
+	slices.Sort(options)
+	slices.Sort(documented)
+	if len(options) == 0 || !slices.Equal(documented, options) {
+		t.Errorf("%s: the table has the options\n%v\nwant\n%v", guide, documented, options)
+	}
+}
+
+// TestEnvoy checks that the guide's configuration of Envoy fits the service beside it: the
+// issuer, the audience, and how long a version waits before it signs.
+func TestEnvoy(t *testing.T) {
+	atTop(t)
+	var text string
+	for _, b := range blocks(t, guide, "yaml") {
+		text += b.String() + "\n"
+	}
+	field := func(name string) string {
+		match := regexp.MustCompile(`(?m)^ +` + name + `: (.+)$`).FindStringSubmatch(text)
+		if match == nil {
+			t.Fatalf("%s: Envoy's configuration has no %s", guide, name)
+		}
+		return match[1]
+	}
+	if got, want := field("uri"), field("issuer")+"/.well-known/jwks.json"; got != want {
+		t.Errorf("%s: uri is %s, want %s", guide, got, want)
+	}
+	if got, want := field("sni"), strings.TrimPrefix(field("issuer"), "https://"); got != want {
+		t.Errorf("%s: sni is %s, want %s", guide, got, want)
+	}
+
+	keeps, err := time.ParseDuration(field("cache_duration"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	handler, err := newIssuer(t.Context(), "https://issuer.example.com", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := config.ActivationDelay, keeps+systest.Refresh; got != want {
+		t.Errorf("%s: the ActivationDelay is %v, want %v", guide, got, want)
+	}
+	token, _, err := jwt.NewParser().ParseUnverified(
+		string(systest.Body(handler, httptest.NewRequest(http.MethodPost, "/token", nil))), jwt.MapClaims{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audience, err := token.Claims.GetAudience()
+	if got := "[" + strings.Join(audience, ", ") + "]"; err != nil || got != field("audiences") {
+		t.Errorf("%s: the service's tokens are for %s, %v, and Envoy wants %s", guide, got, err, field("audiences"))
+	}
 }
 
 // TestErrorTable checks that the guide says of every exported error when it comes and

@@ -215,6 +215,7 @@ func (noKeys) PublicKeys(context.Context) ([]jwks.Key, error) {
 // TestLogTable checks the table of what is logged in OPERATIONS.md: it has each record
 // that comes about, with its level and its attributes, and no others.
 func TestLogTable(t *testing.T) {
+	atTop(t)
 	const operations = "docs/OPERATIONS.md"
 	documented := make(map[string]bool)
 	for _, cells := range tableAfter(t, operations, "## What is logged")[1:] {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -16,6 +17,12 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 	"github.com/someone1/gcp-jwt-go/v3/gcpjwttest"
@@ -70,7 +77,9 @@ func readmeMiddleware(signer interface {
 }
 
 func readmeGRPC(keyfunc jwt.Keyfunc) *grpc.Server {
-	verifier := middleware.NewVerifier(keyfunc, middleware.WithAudience("https://api.example.com"))
+	verifier := middleware.NewVerifier(keyfunc,
+		middleware.WithIssuer("https://issuer.example.com"),
+		middleware.WithAudience("https://api.example.com"))
 	server := grpc.NewServer(
 		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
 		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier)))
@@ -113,6 +122,99 @@ func TestGreeter(t *testing.T) {
 	if _, err := jwt.Parse(text, signer.Keyfunc); err != nil {
 		t.Error(err)
 	}
+}
+
+func guideGRPC(ctx context.Context) (*grpc.Server, error) {
+	keyfunc, err := jwks.NewKeyfunc(ctx, &jwks.Config{Issuer: "https://issuer.example.com"})
+	if err != nil {
+		return nil, err
+	}
+	verifier := middleware.NewVerifier(keyfunc,
+		middleware.WithIssuer("https://issuer.example.com"),
+		middleware.WithAudience("https://api.example.com"))
+	open := grpcauth.WithSkip(func(method string) bool {
+		return method == healthpb.Health_Check_FullMethodName // asked without a token
+	})
+	server := grpc.NewServer(
+		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier, open)),
+		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier, open)))
+	return server, nil
+}
+
+func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (http.Handler, error) {
+	config.ActivationDelay = 10 * time.Minute // KeyRefresh + Envoy's cache_duration
+	signer, err := gcpjwt.NewKMSSigner(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/.well-known/", jwks.NewDiscoveryHandler(issuer, signer))
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		user := "alice" // find out who asks, before you give out tokens
+		text, err := signer.Sign(r.Context(), jwt.RegisteredClaims{
+			Issuer:    issuer,
+			Subject:   user,
+			Audience:  jwt.ClaimStrings{"https://api.example.com"},
+			ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+		})
+		if err != nil {
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+			return
+		}
+		io.WriteString(w, text)
+	})
+	return mux, nil
+}
+
+// The service for Envoy, with the guide's server for gRPC in Envoy's place: the health check
+// is open, everything else needs a token of the service's.
+func TestGuideIssuer(t *testing.T) {
+	config := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
+	handler, err := newIssuer(t.Context(), "https://issuer.example.com", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The guide's server finds the issuer with http.DefaultClient.
+	defer func(before *http.Client) { http.DefaultClient = before }(http.DefaultClient)
+	http.DefaultClient = &http.Client{Transport: systest.Transport(func(r *http.Request) (*http.Response, error) {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, r)
+		return recorder.Result(), nil
+	})}
+	server, err := guideGRPC(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go server.Serve(listener)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	text := string(systest.Body(handler, httptest.NewRequest(http.MethodPost, "/token", nil)))
+	client := healthpb.NewHealthClient(conn)
+	if _, err := client.Check(t.Context(), new(healthpb.HealthCheckRequest)); err != nil {
+		t.Errorf("the health check, which needs no token: %v", err)
+	}
+	if _, err := client.List(t.Context(), new(healthpb.HealthListRequest)); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without a token: got %v, want %v", err, codes.Unauthenticated)
+	}
+	if _, err := client.List(withToken(t.Context(), text), new(healthpb.HealthListRequest)); err != nil {
+		t.Errorf("with a token: %v", err)
+	}
+}
+
+// withToken lets a call carry a token, also without TLS.
+func withToken(ctx context.Context, text string) context.Context {
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+text)
+	return ctx
 }
 
 // The snippets that publish keys and find them, together: the issuer is reached through a
