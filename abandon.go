@@ -20,20 +20,46 @@ func newAbandonable(places int) *abandonable {
 	return &abandonable{places: make(chan struct{}, places)}
 }
 
+// enter takes a place.
+func (a *abandonable) enter(ctx context.Context) error {
+	select {
+	case a.places <- struct{}{}:
+		return nil
+	default:
+	}
+	if int(a.left.Load()) >= cap(a.places) {
+		return errs.Errorf("%d earlier calls hang, which is as many as may be left behind",
+			cap(a.places))
+	}
+	select {
+	case a.places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// attend makes a call whose caller stays to its end.
+func attend[T any](
+	ctx context.Context, a *abandonable, call func(ctx context.Context) (T, error),
+) (value T, err error) {
+	if err := a.enter(ctx); err != nil {
+		return value, err
+	}
+	defer func() {
+		<-a.places
+		if p := recover(); p != nil {
+			err = retry.Panicked(p)
+		}
+	}()
+	return call(ctx)
+}
+
 // abandon makes a call that its caller may leave behind.
 func abandon[T any](ctx context.Context, a *abandonable, call func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	select {
-	case a.places <- struct{}{}:
-	default:
-		if int(a.left.Load()) >= cap(a.places) {
-			return none, errs.Errorf("%d earlier calls hang, which is as many as may be left behind", cap(a.places))
-		}
-		select {
-		case a.places <- struct{}{}:
-		case <-ctx.Done():
-			return none, ctx.Err()
-		}
+	if err := a.enter(ctx); err != nil {
+		return none, err
 	}
 	type result struct {
 		value T

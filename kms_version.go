@@ -63,8 +63,9 @@ func newTraits(algorithm kmsAlgorithm, level kmspb.ProtectionLevel) *kmsTraits {
 // kmsPublicKey is a version's public key as GetPublicKey returned it, or why it didn't.
 type kmsPublicKey struct {
 	traits *kmsTraits
-	key    any  // nil if no method is for the algorithm
-	mac    bool // it is a MAC key, which has none, and the rest isn't known
+	key    any    // nil if no method is for the algorithm
+	prefix []byte // of what a digest by the key is made of, which only ML-DSA has
+	mac    bool   // it is a MAC key, which has none, and the rest isn't known
 
 	denied error     // the permission is missing
 	asked  time.Time // when it was
@@ -297,6 +298,9 @@ func (s *publicKeySource) fetchAs(ctx context.Context, format keyFormat) (*kmsPu
 			return op.corrupt("%w", err)
 		}
 		key = &kmsPublicKey{traits: traits, key: public}
+		if public, ok := public.(*mldsa.PublicKey); ok {
+			key.prefix = muPrefix(public)
+		}
 		return err
 	})
 	if err != nil {
@@ -370,17 +374,16 @@ func parseSPKI(m *SigningMethodKMS, der []byte) (any, error) {
 	return secp256k1.ParsePubKey(info.Point.Bytes)
 }
 
-// mldsaKey returns the public key that ML-DSA's digest is made with.
-func (v *kmsVersion) mldsaKey(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) (*mldsa.PublicKey, error) {
+// muPrefix returns what ML-DSA's digest is made with.
+func (v *kmsVersion) muPrefix(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) ([]byte, error) {
 	public, err := v.neededKey(ctx, client, m.format())
 	if err != nil {
 		return nil, err
 	}
-	key, ok := public.key.(*mldsa.PublicKey)
-	if !ok {
+	if public.prefix == nil {
 		return nil, errs.Errorf("%w: %s is not of the algorithm that it was listed with", errs.ErrIntegrity, v.name)
 	}
-	return key, nil
+	return public.prefix, nil
 }
 
 // versionResolver supplies what tokens by a version verify with.

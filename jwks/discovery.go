@@ -44,11 +44,12 @@ func NewDiscoveryHandler(issuer string, source Source, options ...HandlerOption)
 	}
 	base := strings.TrimSuffix(issuer, "/")
 	u, _ := url.Parse(base) // checkIssuer has
-	document := func(keys []Key) ([]byte, error) { return discovery(issuer, base+pathSet, keys) }
+	render := func(keys []Key) ([]byte, error) { return discovery(issuer, base+pathSet, keys) }
+	metadata := &document{contentType: "application/json", render: render}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case u.Path + pathDiscovery, pathMetadata + u.Path:
-			h.serve(w, r, "application/json", document)
+			h.serve(w, r, metadata)
 		case u.Path + pathSet:
 			h.serveSet(w, r)
 		default:

@@ -3,6 +3,7 @@ package jwks
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -76,12 +77,12 @@ func publicAlgorithms(names []string) ([]string, error) {
 //
 // The answer to GET and HEAD is application/jwk-set+json with Cache-Control, a strong
 // ETag (If-None-Match is answered with 304) and Access-Control-Allow-Origin *, and
-// has the same bytes for as long as the keys are the same. The handler calls the
-// source for each request and keeps no keys itself. A source that fails or panics
-// makes it 503 with Retry-After: 10 and no-store, without the error's text, which goes
-// to [slog.Default], though at most once in 10 seconds. A source without keys, such as
-// one of MACs, makes it 200 with an empty set and no-store, so that nobody takes it for
-// an outage and nobody keeps it. Other methods are 405.
+// has the same bytes for as long as the keys are the same. The handler asks the source
+// for its keys at each request, which must not alter a key in place. A source that fails
+// or panics makes it 503 with Retry-After: 10 and no-store, without the error's text,
+// which goes to [slog.Default], though at most once in 10 seconds. A source without keys,
+// such as one of MACs, makes it 200 with an empty set and no-store, so that nobody takes
+// it for an outage and nobody keeps it. Other methods are 405.
 //
 // NewHandler panics if source is nil.
 func NewHandler(source Source, options ...HandlerOption) http.Handler {
@@ -95,13 +96,61 @@ type handler struct {
 	maxAge     time.Duration
 	algorithms []string     // nil: all
 	loggedAt   atomic.Int64 // when a failure was last logged, in Unix nanoseconds
+	set        *document
+}
+
+// document is one that is made of keys.
+type document struct {
+	contentType string
+	render      func([]Key) ([]byte, error)
+	last        atomic.Pointer[answer]
+}
+
+// answer is a document with the keys that it was made of. It doesn't change.
+type answer struct {
+	keys []Key
+	body []byte
+	tag  string
+}
+
+// of returns the document of keys. As long as they are the same it is the last one, which
+// saves more than half of what an answer takes: 10,000 consumers may ask at once.
+func (d *document) of(keys []Key) (*answer, error) {
+	if last := d.last.Load(); last != nil && slices.EqualFunc(last.keys, keys, same) {
+		return last, nil
+	}
+	body, err := d.render(keys)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(body)
+	made := &answer{slices.Clone(keys), body, `"` + encode(sum[:16]) + `"`}
+	d.last.Store(made)
+	return made, nil
+}
+
+// same reports whether two keys are the same to the letter. Other than by Ed25519, a public key
+// that there is a document of is a pointer.
+func same(a, b Key) bool {
+	if a.KeyID != b.KeyID || a.Algorithm != b.Algorithm {
+		return false
+	}
+	if public, ok := a.Public.(ed25519.PublicKey); ok {
+		other, ok := b.Public.(ed25519.PublicKey)
+		return ok && public.Equal(other)
+	}
+	return a.Public == b.Public
 }
 
 func newHandler(constructor string, source Source, options []HandlerOption) *handler {
 	if source == nil {
 		panic("jwks: " + constructor + ": the source is nil")
 	}
-	h := &handler{source: source, maxAge: 5 * time.Minute}
+	h := &handler{
+		source: source,
+		maxAge: 5 * time.Minute,
+		set:    &document{contentType: "application/jwk-set+json", render: Marshal},
+	}
 	for _, option := range options {
 		option(h)
 	}
@@ -109,11 +158,11 @@ func newHandler(constructor string, source Source, options []HandlerOption) *han
 }
 
 func (h *handler) serveSet(w http.ResponseWriter, r *http.Request) {
-	h.serve(w, r, "application/jwk-set+json", Marshal)
+	h.serve(w, r, h.set)
 }
 
-// serve answers with what render makes of the keys.
-func (h *handler) serve(w http.ResponseWriter, r *http.Request, contentType string, render func([]Key) ([]byte, error)) {
+// serve answers with what the document is of the keys.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, d *document) {
 	header := w.Header()
 	header.Set("Access-Control-Allow-Origin", "*") // the keys are public
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -123,9 +172,9 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, contentType stri
 		return
 	}
 	keys, err := h.keys(r.Context())
-	var body []byte
+	var current *answer
 	if err == nil {
-		body, err = render(keys)
+		current, err = d.of(keys)
 	}
 	if err != nil {
 		h.log(r.Context(), err)
@@ -134,19 +183,18 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, contentType stri
 		refuse(w, r, http.StatusServiceUnavailable)
 		return
 	}
-	header.Set("Content-Type", contentType)
+	header.Set("Content-Type", d.contentType)
 	header.Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int64(h.maxAge/time.Second)))
 	if len(keys) == 0 {
 		header.Set("Cache-Control", "no-store")
 	}
-	sum := sha256.Sum256(body)
-	header.Set("ETag", `"`+encode(sum[:16])+`"`)
+	header.Set("ETag", current.tag)
 	// ServeContent knows the rules of If-None-Match and HEAD. Of the rest that it
 	// knows, a part of the set is of no use to anybody.
 	conditional := &http.Request{Method: r.Method, Header: http.Header{
 		"If-None-Match": {strings.Join(r.Header.Values("If-None-Match"), ", ")},
 	}}
-	http.ServeContent(w, conditional, "", time.Time{}, bytes.NewReader(body))
+	http.ServeContent(w, conditional, "", time.Time{}, bytes.NewReader(current.body))
 }
 
 // keys returns the keys to publish.

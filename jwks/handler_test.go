@@ -3,6 +3,10 @@ package jwks_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -154,7 +158,7 @@ X-Content-Type-Options: nosniff
 }
 
 // TestHandlerETag sees other bytes and another tag as soon as the keys are others,
-// as the handler keeps nothing.
+// as the handler asks for them each time.
 func TestHandlerETag(t *testing.T) {
 	keys := allKeys(t)
 	var current atomic.Pointer[[]jwks.Key]
@@ -170,6 +174,51 @@ func TestHandlerETag(t *testing.T) {
 	}
 	if p384, p256 := strings.Index(body2, `"p384"`), strings.Index(body2, `"p256"`); p384 < 0 || p384 > p256 {
 		t.Errorf("the keys aren't in the order of the source: %s", body2)
+	}
+}
+
+// TestHandlerChanges sees each change of a single key, although the document of the same keys is
+// made once.
+func TestHandlerChanges(t *testing.T) {
+	var current jwks.Key
+	handler := jwks.NewHandler(sourceFunc(func(context.Context) ([]jwks.Key, error) { return []jwks.Key{current}, nil }))
+	get := func(key jwks.Key) string {
+		current = key
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		if recorder.Code != http.StatusOK {
+			t.Fatalf("status %d", recorder.Code)
+		}
+		return recorder.Body.String() + recorder.Header().Get("ETag")
+	}
+	public := func() ed25519.PublicKey {
+		public, _, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return public
+	}
+	first, second := public(), public()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []jwks.Key{
+		{KeyID: "k", Algorithm: "EdDSA", Public: first},
+		{KeyID: "k", Algorithm: "EdDSA", Public: second},
+		{KeyID: "k2", Algorithm: "EdDSA", Public: second},
+		{KeyID: "k2", Public: second},
+		{KeyID: "k2", Algorithm: "ES256", Public: &private.PublicKey},
+		{KeyID: "k", Algorithm: "EdDSA", Public: first},
+	}
+	for i, key := range keys {
+		answer := get(key)
+		if again := get(key); again != answer {
+			t.Errorf("key %d: the same key is published as %s and as %s", i, answer, again)
+		}
+		if next := get(keys[(i+1)%len(keys)]); i < len(keys)-1 && next == answer {
+			t.Errorf("key %d: the next one is published as %s, too", i, answer)
+		}
 	}
 }
 

@@ -91,6 +91,22 @@ func BenchmarkTokenCache(b *testing.B) { each(b, one(b, (*Suite).TokenCache)) }
 
 func BenchmarkTokenCacheParallel(b *testing.B) { eachParallel(b, one(b, (*Suite).TokenCache)) }
 
+func BenchmarkGRPC(b *testing.B) { each(b, one(b, (*Suite).GRPC)) }
+
+func BenchmarkWithoutKid(b *testing.B) { each(b, one(b, (*Suite).WithoutKid)) }
+
+func BenchmarkKeySet(b *testing.B) { each(b, keySet(b)) }
+
+func BenchmarkKeySetParallel(b *testing.B) { eachParallel(b, keySet(b)) }
+
+func keySet(b *testing.B) []Comparison {
+	comparisons, err := newSuite(b).KeySet()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return comparisons
+}
+
 func one(b *testing.B, compare func(*Suite) (Comparison, error)) []Comparison {
 	c, err := compare(newSuite(b))
 	if err != nil {
@@ -110,6 +126,31 @@ func BenchmarkColdStart(b *testing.B) {
 			b.ReportMetric(float64(start.Fetches), start.Name+"-fetches")
 			b.ReportMetric(float64(start.P99)/float64(time.Millisecond), start.Name+"-p99-ms")
 		}
+	}
+}
+
+func BenchmarkForged(b *testing.B) {
+	s := newSuite(b)
+	for b.Loop() {
+		results, err := s.Forged(1000)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, r := range results {
+			b.ReportMetric(float64(r.Fetches), r.Name+"-fetches")
+		}
+	}
+}
+
+func BenchmarkStartUp(b *testing.B) {
+	s := newSuite(b)
+	for b.Loop() {
+		result, err := s.StartUp(10_000, 20*time.Millisecond)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(result.CallsPerKey, "calls/key")
+		b.ReportMetric(float64(result.P99)/float64(time.Millisecond), "p99-ms")
 	}
 }
 
@@ -136,7 +177,7 @@ func BenchmarkTokens(b *testing.B) {
 	s := newSuite(b)
 	for _, n := range []int{1, 10, 1000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			tokens, err := s.Tokens(n)
+			tokens, err := s.Tokens(n, 0)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -9,9 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/MicahParks/keyfunc/v3"
-	"github.com/coreos/go-oidc/v3/oidc"
-
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 )
 
@@ -26,41 +23,27 @@ type ColdStart struct {
 // ColdStart has callers verify a token at once with a verifier that the first of
 // them makes. A request for keys takes rtt.
 //
-// The verifier of keyfunc fetches its keys when it is made, that of go-oidc and
+// The verifiers of keyfunc and jwx fetch their keys when they are made, that of go-oidc and
 // ours when they are first used.
 func (s *Suite) ColdStart(callers int, rtt time.Duration) ([]ColdStart, error) {
-	verifiers := []struct {
-		name string
-		make func(ctx context.Context, client *http.Client) (verify func() error, err error)
-	}{
-		{"gcpjwt", func(ctx context.Context, client *http.Client) (func() error, error) {
-			config := *s.google.iam
-			config.Client = client
-			return parsing(parser("RS256"), s.google.iamToken, gcpjwt.IAMVerifyKeyfunc(ctx, &config)), nil
-		}},
-		{"keyfunc", func(ctx context.Context, client *http.Client) (func() error, error) {
-			set, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{s.webKeysURL + "/" + s.rsa.name}, keyfunc.Override{Client: client})
-			if err != nil {
-				return nil, err
-			}
-			return parsing(parser("RS256"), s.rsa.token, set.Keyfunc), nil
-		}},
-		{"go-oidc", func(ctx context.Context, client *http.Client) (func() error, error) {
-			return oidcVerifying(oidc.ClientContext(ctx, client), s.webKeysURL+"/"+s.rsa.name, s.rsa), nil
-		}},
-	}
+	verifiers := []consumer{{"gcpjwt-certificates", func(ctx context.Context, _ string, client *http.Client) (verifier, error) {
+		config := *s.google.iam
+		config.Client = client
+		ours := byKeyfunc(gcpjwt.IAMVerifyKeyfunc(ctx, &config))
+		return func(alg, _ string) error { return ours(alg, s.google.iamToken) }, nil
+	}}}
 	var starts []ColdStart
-	for _, v := range verifiers {
+	for _, v := range append(verifiers, consumers...) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		var fetches atomic.Int64
 		client := &http.Client{Transport: slow{rtt, &fetches}}
-		verifier := sync.OnceValues(func() (func() error, error) { return v.make(ctx, client) })
+		verifier := sync.OnceValues(func() (verifier, error) { return v.make(ctx, s.setURL(), client) })
 		waits, err := crowd(callers, func() error {
 			verify, err := verifier()
 			if err != nil {
 				return err
 			}
-			return verify()
+			return verify("RS256", s.rsa.token)
 		})
 		cancel()
 		if err != nil {

@@ -113,7 +113,9 @@ func (k *key) context(ctx context.Context) context.Context {
 }
 
 // cryptoKey is the name of the CryptoKey that the version belongs to.
-func (k *key) cryptoKey() string { return path.Dir(path.Dir(k.version)) }
+func (k *key) cryptoKey() string { return cryptoKeyOf(k.version) }
+
+func cryptoKeyOf(version string) string { return path.Dir(path.Dir(version)) }
 
 // prepared makes a server with one key sign the first token that it is asked for,
 // and give that signature to everybody.

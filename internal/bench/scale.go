@@ -2,6 +2,7 @@ package bench
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -83,14 +84,14 @@ type Tokens struct {
 	// Request makes a request with the token of that number.
 	Request func(i int) error
 
-	// Memory is what each token takes in the cache, in bytes.
-	Memory float64
+	// Memory is what each token takes in the cache, in bytes and in multiples of its text.
+	Memory, Multiple float64
 }
 
-// Tokens fills the middleware's cache with n tokens. They are by an Ed25519 key in
-// memory, with which they are soon made; how a token was verified makes no difference
-// to the cache.
-func (s *Suite) Tokens(n int) (*Tokens, error) {
+// Tokens fills the middleware's cache with n tokens, which have a number of further claims.
+// They are by an Ed25519 key in memory, with which they are soon made; how a token was
+// verified makes no difference to the cache.
+func (s *Suite) Tokens(n, furtherClaims int) (*Tokens, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		return nil, err
@@ -99,14 +100,16 @@ func (s *Suite) Tokens(n int) (*Tokens, error) {
 	// A cache in shards may drop tokens before it is full, so leave it room.
 	handler := remembering(keyfunc, 2*n+1000)
 	requests := make([]func() error, n)
+	length := 0
 	for i := range requests {
-		claims := claims()
+		claims := moreClaims{claims(), furtherClaims}
 		claims.ID = strconv.Itoa(i)
 		token, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims).SignedString(private)
 		if err != nil {
 			return nil, err
 		}
 		requests[i] = requesting(handler, token)
+		length = len(token)
 	}
 	before := heap()
 	for _, request := range requests {
@@ -114,7 +117,26 @@ func (s *Suite) Tokens(n int) (*Tokens, error) {
 			return nil, err
 		}
 	}
-	return &Tokens{func(i int) error { return requests[i]() }, (heap() - before) / float64(n)}, nil
+	memory := (heap() - before) / float64(n)
+	return &Tokens{func(i int) error { return requests[i]() }, memory, memory / float64(length)}, nil
+}
+
+// moreClaims adds claims that are short to write and take much memory.
+type moreClaims struct {
+	jwt.RegisteredClaims
+	further int
+}
+
+func (c moreClaims) MarshalJSON() ([]byte, error) {
+	data, err := json.Marshal(c.RegisteredClaims)
+	if err != nil {
+		return nil, err
+	}
+	data = data[:len(data)-1]
+	for i := range c.further {
+		data = fmt.Appendf(data, `,"%x":%d`, i, i%10)
+	}
+	return append(data, '}'), nil
 }
 
 // heap returns how many bytes are in use.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -8,14 +9,17 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
+	"github.com/someone1/gcp-jwt-go/v3/grpcauth"
 	"github.com/someone1/gcp-jwt-go/v3/middleware"
 	gcpoauth2 "github.com/someone1/gcp-jwt-go/v3/oauth2"
 )
 
 // What a token from a source may cost in those from an oauth2.ReuseTokenSource,
-// and a request through the middleware in verifications of its token.
+// and a request through the middleware, or a gRPC call, in verifications of its token.
 const (
 	tokenLimit      = 1.00
 	middlewareLimit = 1.10
@@ -84,7 +88,7 @@ func requesting(handler http.Handler, token string) func() error {
 		return func() error { return err }
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
-	var refused refusals
+	refused := refusals{good: http.StatusNoContent}
 	return func() error {
 		handler.ServeHTTP(&refused, request)
 		if status := refused.status.Load(); status != 0 {
@@ -94,17 +98,46 @@ func requesting(handler http.Handler, token string) func() error {
 	}
 }
 
-// refusals is a response that remembers nothing but that it wasn't noContent's.
-type refusals struct{ status atomic.Int64 }
+// refusals is a response that remembers nothing but a status that it shouldn't have.
+type refusals struct {
+	good   int
+	status atomic.Int64
+}
 
 func (r *refusals) Header() http.Header { return make(http.Header) }
 
 func (r *refusals) Write(data []byte) (int, error) { return len(data), nil }
 
 func (r *refusals) WriteHeader(status int) {
-	if status != http.StatusNoContent {
+	if status != r.good {
 		r.status.Store(int64(status))
 	}
+}
+
+// GRPC compares a gRPC call's interceptor with nothing but the verification of its token by
+// the same Verifier.
+func (s *Suite) GRPC() (Comparison, error) {
+	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(s.ctx, s.rsa.config())
+	if err != nil {
+		return Comparison{}, err
+	}
+	verifier := middleware.NewVerifier(keyfunc, middleware.WithAudience(audience), middleware.WithIssuer(issuer))
+	intercept := grpcauth.UnaryServerInterceptor(verifier)
+	ctx := metadata.NewIncomingContext(s.ctx, metadata.Pairs(
+		"content-type", "application/grpc", "user-agent", "grpc-go", "authorization", "Bearer "+s.rsa.token))
+	info := &grpc.UnaryServerInfo{FullMethod: "/bench.Service/Method"}
+	handler := func(context.Context, any) (any, error) { return nil, nil }
+	return Comparison{
+		Name: "grpcauth",
+		Ours: []Way{{"gcpjwt", func() error {
+			_, err := intercept(ctx, nil, info, handler)
+			return err
+		}}},
+		Others: []Other{{Way: Way{"Verifier", func() error {
+			_, err := verifier.Verify(s.ctx, s.rsa.token)
+			return err
+		}}, Limit: middlewareLimit}},
+	}, nil
 }
 
 // What a request may cost whose token is remembered, in requests whose token is

@@ -37,7 +37,7 @@ func (s *Suite) Verify() ([]Comparison, error) {
 		comparisons = append(comparisons, c)
 	}
 	// The other sources of keys, each with one RS256 key of 2048 bits.
-	rotating, err := gcpjwt.KMSVerifyKeyfunc(s.ctx, &gcpjwt.KMSConfig{KeyPath: s.rsa.cryptoKey(), KMSClient: s.rsa.client})
+	rotating, err := gcpjwt.KMSVerifyKeyfunc(s.ctx, &gcpjwt.KMSConfig{KeyPath: s.rsa.cryptoKey(), KMSClient: s.rsa.client, Logger: silent})
 	if err != nil {
 		return nil, err
 	}

@@ -49,16 +49,20 @@ type pairing struct {
 	slice time.Duration
 	only  *regexp.Regexp
 
-	tables tables
-	over   []string // the ratios over their limit
+	tables  tables
+	over    []string // the ratios over their limit
+	ratios  map[string]float64
+	medians map[string]time.Duration
+	weights []bench.Weight
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	p := pairing{out: stdout}
+	p := pairing{out: stdout, ratios: make(map[string]float64), medians: make(map[string]time.Duration)}
 	flags := flag.NewFlagSet("paired", flag.ContinueOnError)
 	flags.DurationVar(&p.each, "time", 1200*time.Millisecond, "how long to measure each way of a comparison")
 	flags.DurationVar(&p.slice, "slice", 500*time.Microsecond, "how long each way runs in its turn")
 	markdown := flags.Bool("markdown", false, "print tables as well")
+	pictures := flags.String("svg", "", "draw bars of what was measured, in this `folder`")
 	only := flags.String("run", "", "only the comparisons that match this regular `expression`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -85,12 +89,16 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range verify {
+	keySet, err := suite.KeySet()
+	if err != nil {
+		return err
+	}
+	for _, c := range append(verify, keySet...) {
 		p.time(ctx, c, 1)
 		p.time(ctx, c, runtime.GOMAXPROCS(0))
 		p.allocations(c)
 	}
-	for _, compare := range []func() (bench.Comparison, error){suite.Token, suite.Middleware, suite.TokenCache} {
+	for _, compare := range []func() (bench.Comparison, error){suite.Token, suite.Middleware, suite.GRPC, suite.TokenCache, suite.WithoutKid} {
 		c, err := compare()
 		if err != nil {
 			return err
@@ -98,11 +106,16 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		p.time(ctx, c, 1)
 		p.time(ctx, c, runtime.GOMAXPROCS(0))
 	}
-	if err := errors.Join(p.coldStart(suite), p.memory(suite), ctx.Err()); err != nil {
+	if err := errors.Join(p.scenarios(suite), ctx.Err()); err != nil {
 		return err
 	}
 	if *markdown {
 		p.tables.print(p.out)
+	}
+	if *pictures != "" {
+		if err := p.draw(*pictures); err != nil {
+			return err
+		}
 	}
 	for _, ratio := range p.over {
 		fmt.Fprintln(p.out, "# over its limit:", ratio)
@@ -113,6 +126,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 // pair prints a ratio.
 func (p *pairing) pair(name string, value, limit float64) {
 	line := fmt.Sprintf("%s %.3f %.3f", name, value, limit)
+	p.ratios[name] = value
 	fmt.Fprintln(p.out, "ratio", line)
 	if value > limit {
 		p.over = append(p.over, line)
@@ -138,6 +152,7 @@ func (p *pairing) time(ctx context.Context, c bench.Comparison, goroutines int) 
 	for i, way := range ways {
 		median := time.Duration(bench.Quantile(costs[i], 0.5) * float64(time.Second))
 		fmt.Fprintf(p.out, "median %s/%s %v\n", name, way.Name, median)
+		p.medians[name+"/"+way.Name] = median
 		medians[i] = cell{way.Name, short(median)}
 	}
 	var ratios []cell
@@ -268,67 +283,4 @@ func (p *pairing) allocations(c bench.Comparison) {
 	p.pair(name+"/gcpjwt/static", ours/static, (static+1)/static)
 	_, token, _ := strings.Cut(c.Name, "/")
 	p.tables.add("allocations of a verification", token, cell{"static", fmt.Sprint(static)}, cell{"gcpjwt", fmt.Sprint(ours)})
-}
-
-// What a cold start is measured with.
-const (
-	callers    = 1000
-	rtt        = 20 * time.Millisecond
-	coldStarts = 15
-)
-
-func (p *pairing) coldStart(suite *bench.Suite) error {
-	if !p.only.MatchString("coldstart") {
-		return nil
-	}
-	var names []string
-	fetches := make(map[string]int)
-	medians := make(map[string][]time.Duration)
-	p99s := make(map[string][]time.Duration)
-	for range coldStarts {
-		starts, err := suite.ColdStart(callers, rtt)
-		if err != nil {
-			return err
-		}
-		names = names[:0]
-		for _, s := range starts {
-			names = append(names, s.Name)
-			fetches[s.Name] = max(fetches[s.Name], s.Fetches)
-			medians[s.Name] = append(medians[s.Name], s.Median)
-			p99s[s.Name] = append(p99s[s.Name], s.P99)
-		}
-	}
-	for _, name := range names {
-		median, p99 := short(bench.Quantile(medians[name], 0.5)), short(bench.Quantile(p99s[name], 0.5))
-		fmt.Fprintf(p.out, "coldstart/%s %d callers, %v round trip: at most %d fetches, p50 %s, p99 %s\n", name, callers, rtt, fetches[name], median, p99)
-		p.tables.add("coldstart", name, cell{"fetches", fmt.Sprint(fetches[name])}, cell{"p50", median}, cell{"p99", p99})
-	}
-	return nil
-}
-
-// memory tells what the caches take.
-func (p *pairing) memory(suite *bench.Suite) error {
-	if !p.only.MatchString("memory") {
-		return nil
-	}
-	for _, n := range []int{10, 1000} {
-		accounts, err := suite.Accounts(n)
-		if err != nil {
-			return err
-		}
-		p.bytes(accounts.Memory, "account", n)
-	}
-	for _, n := range []int{1000, 100_000} {
-		tokens, err := suite.Tokens(n)
-		if err != nil {
-			return err
-		}
-		p.bytes(tokens.Memory, "token", n)
-	}
-	return nil
-}
-
-func (p *pairing) bytes(each float64, what string, n int) {
-	fmt.Fprintf(p.out, "memory %.0f bytes per %s, of %d in the cache\n", each, what, n)
-	p.tables.add("memory", fmt.Sprintf("%s, of %d in the cache", what, n), cell{"bytes each", fmt.Sprintf("%.0f", each)})
 }

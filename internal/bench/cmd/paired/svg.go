@@ -1,0 +1,3 @@
+package main
+
+func (p *pairing) draw(string) error { return nil }
