@@ -9,6 +9,8 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"testing"
 
 	"filippo.io/mldsa"
+	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 )
@@ -38,6 +41,9 @@ type wycheproofFile struct {
 	}
 }
 
+// secp256k1File came last, so that a folder may lack it.
+const secp256k1File = "ecdsa_secp256k1_sha256_p1363_test.json"
+
 // TestWycheproof runs independent vectors through our Verify methods. They are
 // read from the folder that WYCHEPROOF_DIR names.
 func TestWycheproof(t *testing.T) {
@@ -57,11 +63,19 @@ func TestWycheproof(t *testing.T) {
 			return mldsa.NewPublicKey(params, unhex(t, text))
 		}
 	}
+	secp256k1Key := func(key json.RawMessage, _ string) (any, error) {
+		var point struct{ Uncompressed string }
+		if err := json.Unmarshal(key, &point); err != nil {
+			t.Fatal(err)
+		}
+		return secp256k1.ParsePubKey(unhex(t, point.Uncompressed))
+	}
 	files := []struct {
 		name   string
 		method *gcpjwt.SigningMethodKMS
 		key    func(key json.RawMessage, der string) (any, error)
 	}{
+		{secp256k1File, gcpjwt.SigningMethodKMSES256K, secp256k1Key},
 		{"ecdsa_secp256r1_sha256_p1363_test.json", gcpjwt.SigningMethodKMSES256, spki},
 		{"ecdsa_secp384r1_sha384_p1363_test.json", gcpjwt.SigningMethodKMSES384, spki},
 		{"rsa_signature_2048_sha256_test.json", gcpjwt.SigningMethodKMSRS256, spki},
@@ -73,14 +87,18 @@ func TestWycheproof(t *testing.T) {
 		{"rsa_pss_4096_sha256_mgf1_32_test.json", gcpjwt.SigningMethodKMSPS256, spki},
 		{"rsa_pss_4096_sha512_mgf1_64_test.json", gcpjwt.SigningMethodKMSPS512, spki},
 		{"ed25519_test.json", gcpjwt.SigningMethodKMSEdDSA, spki},
+		{"ed25519_test.json", gcpjwt.SigningMethodKMSEd25519, spki},
 		{"mldsa_44_verify_test.json", gcpjwt.SigningMethodKMSMLDSA44, raw(mldsa.MLDSA44())},
 		{"mldsa_65_verify_test.json", gcpjwt.SigningMethodKMSMLDSA65, raw(mldsa.MLDSA65())},
 		{"mldsa_87_verify_test.json", gcpjwt.SigningMethodKMSMLDSA87, raw(mldsa.MLDSA87())},
 	}
-	var run, accepted, refused int // in all
+	var run, good, accepted, refused int // in all
 	for _, file := range files {
-		t.Run(file.name, func(t *testing.T) {
+		t.Run(file.name+" "+file.method.Alg(), func(t *testing.T) {
 			data, err := os.ReadFile(filepath.Join(dir, file.name))
+			if errors.Is(err, fs.ErrNotExist) && file.name == secp256k1File {
+				return // not every folder has it
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,6 +106,7 @@ func TestWycheproof(t *testing.T) {
 			if err := json.Unmarshal(data, &vectors); err != nil {
 				t.Fatal(err)
 			}
+			before := run
 			for _, group := range vectors.TestGroups {
 				key, keyErr := file.key(group.PublicKey, group.PublicKeyDER)
 				for _, tc := range group.Tests {
@@ -99,6 +118,9 @@ func TestWycheproof(t *testing.T) {
 					// A JWS has no context string, so a signature over one isn't valid.
 					// Neither is what wycheproof only calls acceptable.
 					want := tc.Result == "valid" && tc.Ctx == ""
+					if want {
+						good++
+					}
 					switch {
 					case err == nil && !want:
 						accepted++
@@ -109,9 +131,10 @@ func TestWycheproof(t *testing.T) {
 					}
 				}
 			}
+			t.Logf("%d vectors", run-before)
 		})
 	}
-	t.Logf("%d vectors run, %d wrongly accepted, %d wrongly refused", run, accepted, refused)
+	t.Logf("%d vectors run, %d of them good; %d wrongly accepted, %d wrongly refused", run, good, accepted, refused)
 	if run < 2500 {
 		t.Errorf("got %d vectors, want at least 2500", run)
 	}
@@ -157,6 +180,13 @@ func TestRFCVectors(t *testing.T) {
 			ed25519.PublicKey(unbase64(t, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")),
 			"eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc" +
 				".hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg",
+		},
+		{
+			// Ed25519 signatures are deterministic: this is what A.4's private key makes of A.4's payload.
+			"RFC 8037 A.4 by RFC 9864's name", gcpjwt.SigningMethodKMSEd25519,
+			ed25519.PublicKey(unbase64(t, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")),
+			"eyJhbGciOiJFZDI1NTE5In0.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc" +
+				".UxhIYLHGg39NVCLpQAVD_UcfOmnGSCzLFZoXYkLiIbFccmOb_qObsgjzLKsfJw-4NlccUgvYrEHrRbNV0HcZAQ",
 		},
 	} {
 		t.Run(tc.source, func(t *testing.T) {
