@@ -27,7 +27,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newVerifier is what the table of tokens is for.
 func newVerifier(options ...middleware.Option) *middleware.Verifier {
 	return middleware.NewVerifier(tokens.Keyfunc, append(options,
-		middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope))...)
+		middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope),
+		middleware.WithLeeway(tokens.Leeway))...)
 }
 
 // The methods of a service that says whose token it was called with.

@@ -73,7 +73,7 @@ func TestPanicsOfOthers(t *testing.T) {
 		{"Keyfunc", keyfunc("at Keyfunc"), nil, "panics_test.go"},
 		{"Keyfunc, an error", keyfunc(jwt.ErrTokenExpired), nil, "token is expired"},
 		{"Keyfunc, anything", keyfunc(&panickyClaims{where: "secret"}), nil, "panickyClaims"},
-		{"Keyfunc, nil map", func(*jwt.Token) (any, error) { var m map[string]int; m["x"] = 1; return nil, nil }, nil, "nil map"},
+		{"Keyfunc, nil map", func(token *jwt.Token) (any, error) { token.Header = nil; token.Header["x"] = 1; return nil, nil }, nil, "nil map"},
 		{"method", func(token *jwt.Token) (any, error) { token.Method = panickyMethod{}; return 1, nil }, nil, "at Verify"},
 		{"no method", func(token *jwt.Token) (any, error) { token.Method = nil; return 1, nil }, nil, "nil pointer"},
 		{"new claims", testKeyfunc, []middleware.Option{claims("newClaims")}, "at newClaims"},

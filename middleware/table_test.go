@@ -28,7 +28,8 @@ func TestTable(t *testing.T) {
 			"json.Number": {middleware.WithJSONNumber(), middleware.WithTokenCache(len(cases))},
 		} {
 			v := middleware.NewVerifier(tokens.Keyfunc, append(options, claims.option,
-				middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope))...)
+				middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope),
+				middleware.WithLeeway(tokens.Leeway))...)
 			for _, test := range cases {
 				t.Run(claims.name+"/"+name+"/"+test.Name, func(t *testing.T) {
 					for range 2 {
@@ -90,7 +91,8 @@ func TestNoCallForBadClaims(t *testing.T) {
 	} {
 		for _, claims := range claimTypes {
 			v := middleware.NewVerifier(keyfunc, claims.option,
-				middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope))
+				middleware.WithIssuer(tokens.Issuer), middleware.WithAudience(tokens.Audience), middleware.WithScope(tokens.Scope),
+				middleware.WithLeeway(tokens.Leeway))
 			for _, test := range tokens.Cases(time.Now()) {
 				if strings.HasPrefix(test.Name, "MAC") {
 					t.Run(name+"/"+claims.name+"/"+test.Name, func(t *testing.T) { checkCalls(t, v, test) })
