@@ -196,6 +196,48 @@ func TestWidth(t *testing.T) {
 	}
 }
 
+// maxCell is how many words a table's cell has. A sentence needs more, or belongs elsewhere.
+const maxCell = 16
+
+// TestTables checks that tables are tables, and that their cells hold words, not sentences.
+func TestTables(t *testing.T) {
+	atTop(t)
+	sentences := regexp.MustCompile(`[a-z)]\. [A-Z]`)
+	for _, document := range documents(t) {
+		fenced, columns := false, 0
+		for i, line := range read(t, document) {
+			if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
+				fenced = !fenced
+			}
+			switch {
+			case fenced:
+				continue
+			case !strings.HasPrefix(line, "|"):
+				columns = 0
+				if strings.Contains(line, "|---") {
+					t.Errorf("%s:%d: a table is broken", document, i+1)
+				}
+				continue
+			}
+			cells := cellsOf(codeSpan.ReplaceAllString(line, "`code`"))
+			if columns == 0 {
+				columns = len(cells)
+			}
+			if len(cells) != columns {
+				t.Errorf("%s:%d: the row has %d cells, want %d", document, i+1, len(cells), columns)
+			}
+			for _, cell := range cells {
+				if document == filepath.Join("docs", "PERFORMANCE.md") {
+					break // it says of each figure where the time goes
+				}
+				if words := len(strings.Fields(cell)); words > maxCell || sentences.MatchString(cell) {
+					t.Errorf("%s:%d: a cell of %d words is a sentence: %s", document, i+1, words, cell)
+				}
+			}
+		}
+	}
+}
+
 // TestCommands runs the commands of the documents that work without Google Cloud.
 func TestCommands(t *testing.T) {
 	atTop(t)
