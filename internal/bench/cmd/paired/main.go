@@ -54,6 +54,7 @@ type pairing struct {
 	ratios  map[string]float64
 	medians map[string]time.Duration
 	weights []bench.Weight
+	names   []string // of the comparisons, in their order
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -148,6 +149,7 @@ func (p *pairing) time(ctx context.Context, c bench.Comparison, goroutines int) 
 		fmt.Fprintf(p.out, "error %s/%v\n", name, err)
 		return
 	}
+	p.names = append(p.names, name)
 	medians := make([]cell, len(ways))
 	for i, way := range ways {
 		median := time.Duration(bench.Quantile(costs[i], 0.5) * float64(time.Second))
