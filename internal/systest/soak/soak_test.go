@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -20,10 +21,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	kms "cloud.google.com/go/kms/apiv1"
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/googleapis/gax-go/v2/callctx"
 	"google.golang.org/api/googleapi"
+	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -94,6 +99,7 @@ type soakSigner struct {
 	server  *soakServer
 	method  jwt.SigningMethod
 	ctx     context.Context // with the configuration
+	peer    *soakSigner     // of a tenant who may not sign: whose tokens it verifies
 	keyfunc jwt.Keyfunc
 	keyOf   func(kid string) *soakKey
 
@@ -102,9 +108,19 @@ type soakSigner struct {
 	next   int
 }
 
+// some returns a token to verify.
+func (s *soakSigner) some(rng *rand.Rand) soakToken {
+	if s.peer != nil {
+		return s.peer.some(rng)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tokens[rng.IntN(len(s.tokens))]
+}
+
 // A soakCount counts what happened.
 type soakCount struct {
-	signed, accepted, forged, withdrawn atomic.Int64
+	signed, accepted, forged, withdrawn, denied atomic.Int64
 
 	mu      sync.Mutex
 	refused map[string]int // by reason
@@ -129,7 +145,7 @@ func TestSoak(t *testing.T) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
-		runSoak(t, &soak{lasts: 20 * time.Second, pause: 250 * time.Millisecond})
+		runSoak(t, &soak{lasts: 20 * time.Second, pause: 400 * time.Millisecond})
 		time.Sleep(systest.CallLimit) // calls under way come to their end
 	})
 }
@@ -138,11 +154,12 @@ func runSoak(t *testing.T, s *soak) {
 	seed := *soakSeed
 	t.Logf("-soak %v -seed %d", *soakFor, seed)
 	s.start(t)
+	warm := rand.New(rand.NewPCG(seed, 3000))
 	for _, signer := range s.signers { // what is made once is made
 		if err := s.sign(t, signer); err != nil {
 			t.Fatalf("%s: %v", signer.name, err)
 		}
-		if err := systest.Verify(signer.tokens[0].text, signer.keyfunc); err != nil {
+		if err := systest.Verify(signer.some(warm).text, signer.keyfunc); err != nil {
 			t.Fatalf("%s: %v", signer.name, err)
 		}
 	}
@@ -161,12 +178,16 @@ func runSoak(t *testing.T, s *soak) {
 		group.Go(func() { s.disturb(ctx, t, server, rng) })
 	}
 	group.Go(func() { s.rotateAll(ctx, t, rand.New(rand.NewPCG(seed, 2000))) })
+	if *soakFor > 0 {
+		group.Go(func() { freeze(ctx, t, s.lasts, rand.New(rand.NewPCG(seed, 4000))) })
+	}
 	group.Wait()
 
 	s.settle(t)
 	goroutinesAfter, heapAfter := s.usage(goroutines + 10)
-	t.Logf("%d signed, %d accepted, %d forgeries refused, %d refused as withdrawn, %d rotations, %d faults; failures: %v",
-		s.count.signed.Load(), s.count.accepted.Load(), s.count.forged.Load(), s.count.withdrawn.Load(), s.rotations.Load(), s.disturbances.Load(), s.count.refused)
+	s.checkTenants(t)
+	t.Logf("%d signed, %d accepted, %d forgeries refused, %d refused as withdrawn, %d refused to a tenant, %d rotations, %d faults; failures: %v",
+		s.count.signed.Load(), s.count.accepted.Load(), s.count.forged.Load(), s.count.withdrawn.Load(), s.count.denied.Load(), s.rotations.Load(), s.disturbances.Load(), s.count.refused)
 	t.Logf("goroutines: %d before, %d after; heap: %d KiB before, %d KiB after", goroutines, goroutinesAfter, heap>>10, heapAfter>>10)
 	if limit := goroutines + 10; goroutinesAfter > limit {
 		t.Errorf("%d goroutines are left, want at most %d", goroutinesAfter, limit)
@@ -174,7 +195,7 @@ func runSoak(t *testing.T, s *soak) {
 	if limit := heap + 32<<20; heapAfter > limit {
 		t.Errorf("the heap has %d KiB, want at most %d", heapAfter>>10, limit>>10)
 	}
-	if s.count.signed.Load() == 0 || s.count.accepted.Load() == 0 || s.count.forged.Load() == 0 {
+	if s.count.signed.Load() == 0 || s.count.accepted.Load() == 0 || s.count.forged.Load() == 0 || s.count.denied.Load() == 0 {
 		t.Error("nothing happened")
 	}
 }
@@ -187,10 +208,57 @@ type soak struct {
 	servers []*soakServer
 	signers []*soakSigner
 	rotate  []func() (done bool, err error)
+	tenants []*soakTenant
 	idle    []func() // closes idle connections
 	count   soakCount
 
 	rotations, disturbances atomic.Int64
+	billed                  atomic.Int64 // calls that read for everybody, but name a tenant's project
+}
+
+// soakProject is what the calls of a tenant who may not sign are billed to.
+const soakProject = "tenant-without-permission"
+
+// A soakTenant is one of several configurations of a key. Each has its Logger.
+type soakTenant struct {
+	name string
+	mu   sync.Mutex
+	log  bytes.Buffer
+}
+
+// addTenant returns the Logger of a further one.
+func (s *soak) addTenant(name string) *slog.Logger {
+	tenant := &soakTenant{name: name}
+	s.tenants = append(s.tenants, tenant)
+	return slog.New(slog.NewTextHandler(tenant, nil))
+}
+
+// Write keeps what the Logger is told.
+func (t *soakTenant) Write(line []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.log.Write(line)
+}
+
+// checkTenants checks that each tenant's Logger has heard of the key that they share, and
+// that nobody's has heard of what only their calls met.
+func (s *soak) checkTenants(t *testing.T) {
+	if n := s.billed.Load(); n != 0 {
+		t.Errorf("%d calls that read for everybody were billed to a tenant", n)
+	}
+	for _, tenant := range s.tenants {
+		tenant.mu.Lock()
+		log := tenant.log.String()
+		tenant.mu.Unlock()
+		if log == "" {
+			t.Errorf("%s: its Logger was told nothing", tenant.name)
+		}
+		for _, private := range []string{soakProject, "PermissionDenied", "PERMISSION_DENIED", "USER_PROJECT_DENIED"} {
+			if strings.Contains(log, private) {
+				t.Errorf("%s: its Logger was told %q", tenant.name, private)
+			}
+		}
+	}
 }
 
 // start starts servers, and makes the signers.
@@ -221,8 +289,16 @@ func (s *soak) sign(t *testing.T, signer *soakSigner) error {
 	ctx, cancel := context.WithTimeout(signer.ctx, 5*time.Second)
 	defer cancel()
 	text, err := gcpjwt.SignedString(ctx, jwt.NewWithClaims(signer.method, jwt.MapClaims{"sub": "soak", "exp": time.Now().Add(time.Hour).Unix()}))
+	if signer.peer != nil && status.Code(err) == codes.PermissionDenied {
+		s.count.denied.Add(1)
+		return nil
+	}
 	if err != nil {
 		return err
+	}
+	if signer.peer != nil {
+		t.Errorf("%s: signed, but may not", signer.name)
+		return nil
 	}
 	s.count.signed.Add(1)
 	kid, _ := systest.Header(t, text)["kid"].(string)
@@ -261,9 +337,7 @@ func (s *soak) verifyAll(ctx context.Context, t *testing.T, signer *soakSigner, 
 		if i%8 == 0 {
 			runtime.Gosched() // or those who wait for the network starve
 		}
-		signer.mu.Lock()
-		token := signer.tokens[rng.IntN(len(signer.tokens))]
-		signer.mu.Unlock()
+		token := signer.some(rng)
 		if rng.IntN(4) == 0 {
 			name, forged := soakForge(rng, token.text)
 			if err := systest.Verify(forged, signer.keyfunc); err == nil {
@@ -360,7 +434,7 @@ func soakReason(err error) string {
 		return "connection"
 	case strings.HasPrefix(err.Error(), "gcpjwt: App Engine's "):
 		return "App Engine" // the SDK's errors have no types
-	case strings.Contains(err.Error(), "invalid character"), strings.Contains(err.Error(), "unexpected end of JSON"):
+	case strings.Contains(err.Error(), "invalid character"), strings.Contains(err.Error(), "syntax error"), strings.Contains(err.Error(), "unexpected EOF"), strings.Contains(err.Error(), "unexpected end of JSON"):
 		return "not JSON" // nor do those of Google's client here
 	}
 	return ""
@@ -464,10 +538,19 @@ func (s *soak) usage(enough uint64) (goroutines, heap uint64) {
 	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
 }
 
-// addKMS adds a Cloud KMS server, and two signers of each method: one by a
-// version's path, one by a CryptoKey's.
+// addKMS adds a Cloud KMS server, and four signers of each method: by a version's path and
+// by a CryptoKey's, over gRPC and over REST. Of ES256 keys there is a tenant, too, who may
+// verify but not sign.
 func (s *soak) addKMS(t *testing.T) {
-	kmsServer, client := systest.StartKMS(t, testutil.InMemory())
+	kmsServer, overGRPC := systest.StartKMS(t, testutil.InMemory())
+	httpClient := kmsServer.HTTPClient()
+	overREST, err := kmsServer.RESTClient(context.Background(), option.WithHTTPClient(httpClient))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { overREST.Close() })
+	s.idle = append(s.idle, httpClient.CloseIdleConnections)
+	kmsServer.DenyUserProject(soakProject)
 	server := &soakServer{name: "Cloud KMS", restart: kmsServer.Restart}
 	fail := func(code codes.Code) soakFault {
 		return soakFault{name: code.String(), grpc: func(context.Context, proto.Message, testutil.KMSHandler) (proto.Message, error) {
@@ -517,12 +600,29 @@ func (s *soak) addKMS(t *testing.T) {
 				kmsServer.SetLatency(100 * time.Millisecond)
 			}
 		}},
+		{name: "HTTP 502", http: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { systest.Status(w, http.StatusBadGateway) }},
+		{name: "truncated", http: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			good := systest.Body(next, r)
+			_, _ = w.Write(good[:len(good)/2])
+		}},
+		{name: "reset", http: func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }},
 	}
 	kmsServer.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
-		if fault := server.fault.Load(); fault != nil {
+		md, _ := metadata.FromIncomingContext(ctx)
+		if reads := method == "GetPublicKey" || method == "ListCryptoKeyVersions"; reads && len(md.Get(projectHeader)) > 0 {
+			s.billed.Add(1)
+		}
+		if fault := server.fault.Load(); fault != nil && fault.grpc != nil {
 			return fault.grpc(ctx, req, next)
 		}
 		return next(ctx, req)
+	})
+	kmsServer.InterceptREST(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if fault := server.fault.Load(); fault != nil && fault.http != nil {
+			fault.http(w, r, next)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 	s.servers = append(s.servers, server)
 
@@ -563,19 +663,42 @@ func (s *soak) addKMS(t *testing.T) {
 			}
 			return true, nil
 		})
-		for _, path := range []string{first, systest.CryptoKeyOf(first)} {
-			config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: client, KeyRefresh: soakRefresh}
-			keyfunc, err := gcpjwt.KMSVerifyKeyfunc(context.Background(), config)
-			if err != nil {
-				t.Fatal(err)
+		for _, over := range []struct {
+			name   string
+			client *kms.KeyManagementClient
+			billed context.Context
+		}{
+			{"gRPC", overGRPC, metadata.AppendToOutgoingContext(context.Background(), projectHeader, soakProject)},
+			{"REST", overREST, callctx.SetHeaders(context.Background(), projectHeader, soakProject)},
+		} {
+			for _, path := range []string{first, systest.CryptoKeyOf(first)} {
+				add := func(ctx context.Context, name string, peer *soakSigner, logger *slog.Logger) *soakSigner {
+					config := &gcpjwt.KMSConfig{KeyPath: path, KMSClient: over.client, KeyRefresh: soakRefresh, Logger: logger}
+					keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					signer := &soakSigner{
+						name: name, server: server, method: row.Method, peer: peer,
+						ctx: gcpjwt.NewKMSContext(ctx, config), keyfunc: keyfunc, keyOf: keyOf,
+					}
+					s.signers = append(s.signers, signer)
+					return signer
+				}
+				name := row.Method.Alg() + " with " + path + " over " + over.name
+				if row.Algorithm != systest.P256 || path == first {
+					add(context.Background(), name, nil, nil)
+					continue
+				}
+				peer := add(context.Background(), name, nil, s.addTenant(name))
+				name += " by a tenant"
+				add(over.billed, name, peer, s.addTenant(name))
 			}
-			s.signers = append(s.signers, &soakSigner{
-				name: row.Method.Alg() + " with " + path, server: server, method: row.Method,
-				ctx: gcpjwt.NewKMSContext(context.Background(), config), keyfunc: keyfunc, keyOf: keyOf,
-			})
 		}
 	}
 }
+
+const projectHeader = "x-goog-user-project"
 
 // A soakAccount rotates the keys of an account as Google does: a key is
 // published for a while before it signs, and after.
