@@ -361,7 +361,7 @@ func TestKMSSignatureOutOfRange(t *testing.T) {
 func TestKMSES256KForms(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, connect kmsConnect) {
-		server, _ := start.KMS(t)
+		server, _ := systest.StartKMS(t)
 		version := systest.Create(t, server, kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256)
 		order := plain.OrderOfSecp256k1()
 		half := new(big.Int).Rsh(order, 1)
