@@ -562,6 +562,7 @@ func TestSignedStringIsPure(t *testing.T) {
 	methods, contextOf, _ := everySigner(t)
 	claims := jwt.MapClaims{"sub": "somebody"}
 	header := map[string]any{"typ": "JWT", "alg": "set by nobody"}
+	further := map[string]any{"typ": "at+jwt", "alg": "set by nobody", "x5t": "1"} // which signJwt cannot carry
 	own := map[string]any{"typ": "JWT", "kid": "somebody's own"}
 	kidOf := make(map[jwt.SigningMethod]string)
 	for _, method := range methods {
@@ -572,7 +573,11 @@ func TestSignedStringIsPure(t *testing.T) {
 		running.Go(func() {
 			for n := range 4 {
 				method := methods[(i+n)%len(methods)]
-				// The map is one for all goroutines, which the race detector watches.
+				// The maps are those of all goroutines, which the race detector watches.
+				header := header
+				if method != gcpjwt.SigningMethodIAMJWT {
+					header = further
+				}
 				text, err := gcpjwt.SignedString(contextOf(method), &jwt.Token{Method: method, Header: header, Claims: claims})
 				if err != nil {
 					t.Errorf("%s: %v", method.Alg(), err)
@@ -597,8 +602,14 @@ func TestSignedStringIsPure(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if diff := cmp.Diff(map[string]any{"typ": "JWT", "alg": "set by nobody"}, header); diff != "" {
-		t.Errorf("the caller's header (-want +got):\n%s", diff)
+	for _, tt := range []struct{ got, want map[string]any }{
+		{header, map[string]any{"typ": "JWT", "alg": "set by nobody"}},
+		{further, map[string]any{"typ": "at+jwt", "alg": "set by nobody", "x5t": "1"}},
+		{own, map[string]any{"typ": "JWT", "kid": "somebody's own"}},
+	} {
+		if diff := cmp.Diff(tt.want, tt.got); diff != "" {
+			t.Errorf("the caller's header (-want +got):\n%s", diff)
+		}
 	}
 
 	// One token through all methods in turn, as it is.

@@ -92,7 +92,9 @@ type SigningMethodKMS struct {
 // jwt has no methods named ES256K and Ed25519, so those are registered under their RFC
 // names too, without Override. A key of EC_SIGN_ED25519 signs and verifies by both of its
 // names; EdDSA is the one that all libraries know. For ES256K, Verify takes a
-// *secp256k1.PublicKey of github.com/decred/dcrd/dcrec/secp256k1/v4.
+// *secp256k1.PublicKey of github.com/decred/dcrd/dcrec/secp256k1/v4. An ES256K token is signed
+// with the lower one of the two s that a signature may have, which some verifiers insist on.
+// Both are accepted, as RFC 8812 has no such rule.
 var (
 	SigningMethodKMSRS256   = kmsMethod("KMSRS256")   // RS256: RSA_SIGN_PKCS1_{2048,3072,4096}_SHA256
 	SigningMethodKMSRS512   = kmsMethod("KMSRS512")   // RS512: RSA_SIGN_PKCS1_4096_SHA512

@@ -1374,6 +1374,7 @@ func TestRotationSlowPublicKeys(t *testing.T) {
 			return next(ctx, req)
 		})
 		keyfunc := systest.KMSKeyfunc(rig, rig.Context(), rig.client, rig.cryptoKey)
+		synctest.Wait()
 		if got := rig.server.Calls("GetPublicKey"); got > 30 {
 			rig.Errorf("in 10 seconds GetPublicKey was called %d times, want 8 at once, 4 seconds each", got)
 		}

@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha3"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -354,6 +355,61 @@ func TestKMSSignatureOutOfRange(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An ES256K token has the lower s, whichever Cloud KMS makes, and both are accepted.
+func TestKMSES256KForms(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, connect kmsConnect) {
+		server, _ := systest.StartKMS(t)
+		version := systest.Create(t, server, kmspb.CryptoKeyVersion_EC_SIGN_SECP256K1_SHA256)
+		order := plain.OrderOfSecp256k1()
+		half := new(big.Int).Rsh(order, 1)
+		made := make(map[bool]int) // by whether s is high
+		var mu sync.Mutex
+		server.Intercept(func(ctx context.Context, method string, req proto.Message, next testutil.KMSHandler) (proto.Message, error) {
+			resp, err := next(ctx, req)
+			if resp, ok := resp.(*kmspb.AsymmetricSignResponse); ok {
+				var signature struct{ R, S *big.Int }
+				if _, err := asn1.Unmarshal(resp.Signature, &signature); err != nil {
+					t.Error(err)
+					return nil, err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if high := len(made) == 1 && made[false] > 0; high != (signature.S.Cmp(half) > 0) {
+					signature.S.Sub(order, signature.S) // so that the first is low and the second high
+				}
+				made[signature.S.Cmp(half) > 0]++
+				resp.Signature = systest.DER(signature.R.Bytes(), signature.S.Bytes())
+				resp.SignatureCrc32C = testutil.Checksum(resp.Signature)
+			}
+			return resp, err
+		})
+		client := connect(t, server)
+		for _, path := range []string{version, systest.CryptoKeyOf(version)} {
+			clear(made)
+			keyfunc := systest.KMSKeyfunc(t, t.Context(), client, path)
+			for range 2 {
+				text := systest.Sign(t, systest.KMSContext(t.Context(), client, path), gcpjwt.SigningMethodKMSES256K, nil)
+				signingString, sig := systest.Split(t, text)
+				s := new(big.Int).SetBytes(sig[32:])
+				if s.Cmp(half) > 0 {
+					t.Errorf("s is %x, want the lower one", s)
+				}
+				high := append(bytes.Clone(sig[:32]), new(big.Int).Sub(order, s).FillBytes(make([]byte, 32))...)
+				for _, sig := range [][]byte{sig, high} {
+					text := signingString + "." + base64.RawURLEncoding.EncodeToString(sig)
+					if _, err := jwt.Parse(text, keyfunc); err != nil {
+						t.Errorf("jwt.Parse with s %x: %v", sig[32:], err)
+					}
+				}
+			}
+			if made[false] != 1 || made[true] != 1 {
+				t.Errorf("Cloud KMS made %v, the test needs one of each", made)
+			}
+		}
+	})
 }
 
 // C13: keys outside of Google take data instead of a digest, which the public key or the list

@@ -362,6 +362,12 @@ func TestKMSPermissionGrantedLater(t *testing.T) {
 							}
 						}
 					}
+					own := *config
+					own.KMSClient = connect(t, server)
+					server.ResetCalls()
+					if _, err := gcpjwt.KMSVerifyKeyfunc(t.Context(), &own); err == nil || server.Calls("GetPublicKey") != 1 {
+						t.Errorf("the first to ask: %v after %d calls of GetPublicKey, want an error after 1", err, server.Calls("GetPublicKey"))
+					}
 					refused()
 					server.ResetCalls()
 					refused()

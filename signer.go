@@ -63,25 +63,24 @@ func NewKMSSigner(ctx context.Context, config *KMSConfig) (*Signer, error) {
 	case ctx == nil:
 		return nil, errNilContext("NewKMSSigner")
 	}
-	values := context.WithoutCancel(ctx)
-	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	reading, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
 	defer cancel()
 	own := *config
-	key, err := own.key(ctx)
+	key, err := own.key(reading)
 	if err != nil {
 		return nil, err
 	}
 	if key.pinned != nil {
-		err = key.signerMethod(ctx)
+		err = key.signerMethod(reading)
 	} else {
-		_, err = key.signingVersion(ctx, nil, nil)
+		_, err = key.signingVersion(reading, nil, nil)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &Signer{
 		signs:   &kmsSigner{key},
-		keyfunc: sync.OnceValue(func() jwt.Keyfunc { return key.keyfunc(values) }),
+		keyfunc: sync.OnceValue(func() jwt.Keyfunc { return key.keyfunc(ctx) }),
 		keys:    own.PublicKeys,
 		logger:  own.Logger,
 	}, nil
