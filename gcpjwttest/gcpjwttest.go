@@ -1,7 +1,10 @@
 // Package gcpjwttest has servers for the tests of programs that use gcpjwt, as httptest has for
-// those that use net/http: Cloud KMS, the IAM Credentials API with the certificates of service
-// accounts, and App Engine. They listen on loopback, speak Google's protocols and hold real keys.
-// Google's own clients run unmodified, and no test needs Google Cloud, credentials or a network.
+// those that use net/http. There are Cloud KMS, the IAM Credentials API with the certificates of
+// service accounts, and App Engine. They listen on loopback, speak Google's protocols and hold
+// real keys. Google's own clients run unmodified. No test needs Google Cloud, credentials or a
+// network.
+//
+// It is for tests only. Whoever reaches a server can have it sign, and its keys end with the test.
 //
 // A test of code that makes tokens gives it the configuration of a key or an account:
 //

@@ -52,7 +52,7 @@ func (k *KMS) NewKey(algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm)
 }
 
 // Client returns a new client of the server, which the test's end closes. gcpjwt remembers keys by
-// client, so that a configuration with one of its own is like that of another process.
+// client. So a configuration with a client of its own is like that of another process.
 func (k *KMS) Client() *kms.KeyManagementClient {
 	k.t.Helper()
 	client, err := k.fake.Client(context.Background())

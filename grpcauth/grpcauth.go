@@ -1,10 +1,10 @@
-// Package grpcauth lets only those gRPC calls through that carry a good bearer token:
-// the rules of [middleware.Verifier] for gRPC servers.
+// Package grpcauth lets only those gRPC calls through that carry a good bearer token. It
+// has the rules of [middleware.Verifier] for gRPC servers.
 //
-// The token is in the call's one authorization value, as "Bearer" and the token; two
-// values are refused. A handler finds it with [middleware.TokenFromContext]. A call
-// that is turned away gets one of these codes, its name as the message, and nothing
-// that says which check failed:
+// The token is in the call's one authorization value, as "Bearer" and the token. Two
+// values are refused. A method finds the token with [middleware.TokenFromContext]. A call
+// that is turned away gets one of these codes, with its name as the message. Nothing says
+// which check failed:
 //
 //   - Unauthenticated, where HTTP has 401: no token, or one that is not good
 //   - PermissionDenied, for 403: a good token for another audience, by another issuer,
@@ -13,9 +13,9 @@
 //   - Internal, for 500: the Keyfunc is misconfigured, or what isn't this package's
 //     panicked
 //
-// The error that an interceptor returns has the reason for those who log it: an
-// interceptor that is chained in front finds it with [errors.Is] and [errors.As], or by
-// errors.Unwrap. gRPC sends none of it to the client.
+// The error of an interceptor has the reason, for those who log it. An interceptor that
+// is chained in front finds it with [errors.Is], [errors.As] or errors.Unwrap. gRPC sends
+// none of it to the client.
 //
 // Clients use google.golang.org/grpc/credentials/oauth.TokenSource with a token source
 // of package oauth2, as the example does. gRPC sends such tokens over TLS only.
@@ -45,11 +45,11 @@ type Option func(*interceptor)
 
 // WithSkip lets calls through without looking at their token if skip says so of the
 // full name of their method, such as /grpc.health.v1.Health/Check. It is for health
-// checks and reflection, which whoever asks has no token for. Without it no call is
-// skipped. What it costs is that such methods are open to everybody: name them
-// exactly, and don't skip by what a client can choose. skip may be called
-// concurrently; if it panics, the call is refused as Internal. WithSkip panics if skip
-// is nil.
+// checks and reflection, whose callers have no token. Without it no call is skipped.
+//
+// Such methods are open to everybody. Name them exactly, and don't skip by what a client
+// can choose. skip may be called concurrently. If it panics, the call is refused as
+// Internal. WithSkip panics if skip is nil.
 func WithSkip(skip func(fullMethod string) bool) Option {
 	if skip == nil {
 		panic("grpcauth: WithSkip: the function is nil")
@@ -72,9 +72,9 @@ func UnaryServerInterceptor(v *middleware.Verifier, options ...Option) grpc.Unar
 	}
 }
 
-// StreamServerInterceptor is [UnaryServerInterceptor] for streams. The token is looked
-// at once, before the handler is called: a stream may outlive it. A handler that
-// minds ends the stream when exp comes.
+// StreamServerInterceptor is [UnaryServerInterceptor] for streams. The token is looked at
+// once, before the handler is called. A stream may outlive its token: a handler that minds
+// ends the stream when exp comes.
 func StreamServerInterceptor(v *middleware.Verifier, options ...Option) grpc.StreamServerInterceptor {
 	i := newInterceptor("StreamServerInterceptor", v, options)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

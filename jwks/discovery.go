@@ -34,9 +34,9 @@ const (
 // algorithms of the keys. No authorization endpoint is in it: tokens are made
 // elsewhere. Everything that [NewHandler] says holds for both documents.
 //
-// It panics if source is nil or issuer can't work: it has to be an https URL (or
-// http on loopback) in its usual spelling, without user, query and fragment, and its
-// path without escapes, empty elements and dots.
+// It panics if source is nil or issuer can't work. The issuer has to be an https URL (or
+// http on loopback) in its usual spelling, without user, query and fragment. Its path has
+// no escapes, no empty elements and no dots.
 func NewDiscoveryHandler(issuer string, source Source, options ...HandlerOption) http.Handler {
 	h := newHandler("NewDiscoveryHandler", source, options)
 	if err := checkIssuer(issuer); err != nil {

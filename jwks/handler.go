@@ -63,26 +63,27 @@ func publicAlgorithms(names []string) ([]string, error) {
 	return listed, nil
 }
 
-// NewHandler returns a handler that publishes the source's keys as a JWK Set: set
+// NewHandler returns a handler that publishes the source's keys as a JWK Set. Set
 // gcpjwt.KMSConfig.ActivationDelay to max-age (see [WithMaxAge]) + KeyRefresh at least, so
 // that consumers have a key before it signs.
 //
-// The default of ActivationDelay suits verifiers that read Cloud KMS themselves. Consumers
-// that keep a set for longer than its max-age need the longest time that they keep it in
+// The default of ActivationDelay suits verifiers that read Cloud KMS themselves. Some
+// consumers keep a set for longer than its max-age. Then take the longest such time in
 // place of max-age.
 //
 // Some consumers (jwx v3.4, go-jose v4.1 on Go 1.26, Kubernetes 1.37) refuse a whole set
 // for one key of a kind that they don't know: ML-DSA (AKP) and secp256k1. Keep those apart
 // with [WithAlgorithms], in a handler of their own.
 //
-// The answer to GET and HEAD is application/jwk-set+json with Cache-Control, a strong
-// ETag (If-None-Match is answered with 304) and Access-Control-Allow-Origin *, and
-// has the same bytes for as long as the keys are the same. The handler asks the source
-// for its keys at each request, which must not alter a key in place. A source that fails
-// or panics makes it 503 with Retry-After: 10 and no-store, without the error's text,
-// which goes to [slog.Default], though at most once in 10 seconds. A source without keys,
-// such as one of MACs, makes it 200 with an empty set and no-store, so that nobody takes
-// it for an outage and nobody keeps it. Other methods are 405.
+// The answer to GET and HEAD is application/jwk-set+json. It has Cache-Control, a strong
+// ETag (If-None-Match is answered with 304) and Access-Control-Allow-Origin *. It has the
+// same bytes for as long as the keys are the same. Other methods are 405.
+//
+// The handler asks the source for its keys at each request. The source must not alter a
+// key in place. If it fails or panics, the answer is 503 with Retry-After: 10 and no-store,
+// without the error's text. That goes to [slog.Default], once in 10 seconds at most. A
+// source without keys, such as one of MACs, makes it 200 with an empty set and no-store:
+// nobody takes it for an outage, and nobody keeps it.
 //
 // NewHandler panics if source is nil.
 func NewHandler(source Source, options ...HandlerOption) http.Handler {

@@ -36,8 +36,7 @@ type Config struct {
 	Algorithms []string
 
 	// CacheExpiration is how long a set is used whose response states no lifetime in
-	// Cache-Control or Expires. 0: for the tokens at hand, so that the next one costs
-	// a fetch.
+	// Cache-Control or Expires. 0: for the tokens at hand. The next one costs a fetch.
 	CacheExpiration time.Duration
 
 	// StaleIfError is how long past their expiry keys may serve while the server is
@@ -55,28 +54,28 @@ type Config struct {
 // config names. It makes no call itself. Its error is [ErrInvalidConfig] and says
 // what is wrong.
 //
-// The Keyfunc accepts a token if its algorithm is one that a key of the set is for:
-// the JWK's alg, or, where it has none, those of its kty and crv. A token with a kid is
-// checked with the key of that kid only, one without with each key of its algorithm,
-// but with no more than the first 16. [Parse] says which keys are left out. PS256 and
-// its like need a salt as long as the hash (RFC 7518 section 3.5), MACs are never
-// accepted, and neither is a token with a crit header. Errors are
-// [ErrAlgorithmMismatch], [ErrUnknownKeyID], [ErrKeysUnavailable] and
-// [jwt.ErrTokenMalformed].
+// The Keyfunc accepts a token if a key of the set is for its algorithm. That is the JWK's
+// alg, or those of its kty and crv if it has none. A token with a kid is checked with the
+// key of that kid only. One without is checked with each key of its algorithm, the first
+// 16 at most. [Parse] says which keys are left out. PS256 and its like need a salt as long
+// as the hash (RFC 7518 section 3.5). MACs are never accepted, and neither is a token with
+// a crit header. Errors are [ErrAlgorithmMismatch], [ErrUnknownKeyID],
+// [ErrKeysUnavailable] and [jwt.ErrTokenMalformed].
 //
 // It doesn't check iss, aud and the dates. Give the parser jwt.WithIssuer and
-// jwt.WithAudience, or use package middleware.
+// jwt.WithAudience, or use package middleware with WithIssuer and WithAudience.
 //
-// Sets are kept for the process, by URL or Issuer, Client and lifetimes; up to 4,096
-// of them. A set is used for as long as its response says, less Age, but for a day at
-// most: a response with no-store or no-cache serves the tokens at hand. It is renewed
-// in the background shortly before it expires, and once more for a kid that it doesn't
-// have, past any cache on the way, though at most once a minute. Any number of tokens
-// share one fetch, which takes 10 seconds at most. While the server is down the last
-// keys serve for StaleIfError, and without any the error is ErrKeysUnavailable at
-// once. Only a 200 with a set of 1 MiB at most that has a key for signatures replaces
-// known keys, and no redirect to plain http is followed. By Issuer each renewal reads the
-// discovery document, too.
+// Sets are kept for the process, by URL or Issuer, Client and lifetimes, up to 4,096 of
+// them. A set is used for as long as its response says, less Age, and for a day at most. A
+// response with no-store or no-cache serves the tokens at hand. A set is renewed in the
+// background shortly before it expires. It is read once more for a kid that it doesn't
+// have, past any cache on the way, once a minute at most. Any number of tokens share one
+// fetch, which takes 10 seconds at most. By Issuer each renewal reads the discovery
+// document, too.
+//
+// While the server is down the last keys serve for StaleIfError. Without any the error is
+// ErrKeysUnavailable, at once. Only a 200 with a set of 1 MiB at most replaces known keys,
+// and only if it has a key for signatures. No redirect to plain http is followed.
 //
 // The end of ctx ends nothing. The Keyfunc may be used concurrently.
 func NewKeyfunc(ctx context.Context, config *Config) (jwt.Keyfunc, error) {

@@ -16,14 +16,14 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
-// Marshal returns the JWK Set of the keys (RFC 7517), in their order. Each has
-// kty, use "sig", and kid and alg where the Key has them. alg is EdDSA for every
-// Ed25519 key that has an Algorithm, as only few consumers know its other name.
-// ML-DSA keys are of type AKP (RFC 9964). The same keys make the same bytes.
+// Marshal returns the JWK Set of the keys (RFC 7517), in their order. Each has kty and
+// use "sig", and kid and alg where the Key has them. alg is EdDSA for every Ed25519 key
+// that has an Algorithm: few consumers know its other name. ML-DSA keys are of type AKP
+// (RFC 9964). The same keys make the same bytes.
 //
-// The error is [ErrAlgorithmMismatch] for a key whose Algorithm isn't one of its
-// type, and [ErrInvalidConfig] for a Public that isn't one that Key names, such as a
-// private or a weak key, and for a KeyID that isn't UTF-8.
+// The error is [ErrAlgorithmMismatch] for a key whose Algorithm isn't one of its type. It
+// is [ErrInvalidConfig] for a KeyID that isn't UTF-8, and for a Public that isn't one that
+// Key names, such as a private or a weak key.
 func Marshal(keys []Key) ([]byte, error) {
 	set := struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -28,10 +28,10 @@ func (c *tokenContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// TokenFromContext returns the verified token of the request whose context ctx
-// is, and false if the request has none: it didn't pass the middleware, or it
-// passed without a token (see [WithOptional]). The token's Claims are a
-// jwt.MapClaims, or what the function given to [WithClaims] returned.
+// TokenFromContext returns the verified token of the request whose context ctx is. It
+// returns false if the request has none: it didn't pass the middleware, or it passed
+// without a token (see [WithOptional]). The token's Claims are a jwt.MapClaims, or what
+// the function given to [WithClaims] returned.
 func TokenFromContext(ctx context.Context) (*jwt.Token, bool) {
 	token, _ := ctx.Value(tokenKey{}).(*jwt.Token)
 	return token, token != nil

@@ -26,9 +26,9 @@ var (
 // asks for.
 var ErrInsufficientScope = errs.New("insufficient scope")
 
-// StatusOf returns the HTTP status that an error of [Verifier.Verify] stands for, so
-// that every transport can say the same: 401, 403, 500 or 503; 200 if there is no
-// error. An error that this package doesn't know is a 401.
+// StatusOf returns the HTTP status that an error of [Verifier.Verify] stands for: 401,
+// 403, 500 or 503. It lets every transport say the same. nil is a 200, and an error that
+// this package doesn't know a 401.
 func StatusOf(err error) int {
 	switch {
 	case err == nil:

@@ -8,12 +8,13 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
-// ByIssuer returns a Keyfunc for tokens by several issuers. The token's iss picks
-// one of keyfuncs, so that a token verifies with the keys of the issuer that it
-// names and no others: one issuer can't sign in another's name. A token by an issuer
-// that isn't in keyfuncs is refused with [ErrUnknownKeyID] before any Keyfunc is
-// called, and is a 401, as nobody can say whether it is good. [WithIssuer] isn't
-// needed beside it.
+// ByIssuer returns a Keyfunc for tokens by several issuers. The token's iss picks one of
+// keyfuncs. So a token verifies only with the keys of the issuer that it names, and no
+// issuer can sign in another's name.
+//
+// A token by an issuer that isn't in keyfuncs is refused with [ErrUnknownKeyID] before
+// any Keyfunc is called. It is a 401, as nobody can say whether it is good. [WithIssuer]
+// isn't needed beside ByIssuer.
 //
 // A lookup costs next to nothing. ByIssuer panics if there is no issuer, one with an
 // empty name, or a nil Keyfunc.

@@ -1,30 +1,29 @@
-// Package middleware decides whether a bearer token, a JSON Web Token, is good, and
-// lets only those HTTP requests through that carry one.
+// Package middleware decides whether a bearer token, a JSON Web Token, is good. HTTP
+// requests without a good token don't reach the handler behind it.
 //
-// [Verifier] has the rules, for any transport. [New] and [NewHandler] put it in front
+// [Verifier] has the rules, for every transport. [New] and [NewHandler] put it in front
 // of an http.Handler, package grpcauth in front of a gRPC server. A WebSocket or a
-// queue calls [Verifier.Verify] and, where a status is needed, [StatusOf].
+// queue calls [Verifier.Verify], and [StatusOf] where a status is needed.
 //
-// Requests that are turned away get the text of their status as the body, and
-// nothing that says which check failed in detail:
+// A request that is turned away gets the text of its status as the body. Nothing says
+// which check failed:
 //
-//   - 401 Unauthorized without a token, and with one that is malformed, wrongly
-//     signed, expired, not valid yet or without exp
-//   - 403 Forbidden with a good token for another audience, by another issuer, or
-//     without a scope that it needs
-//   - 503 Service Unavailable with Retry-After: 10, while the keys that the
-//     token needs cannot be had ([ErrKeysUnavailable])
-//   - 500 Internal Server Error if the Keyfunc reports that it is misconfigured
-//     ([ErrInvalidConfig], [ErrMissingConfig]), and if code that isn't this
-//     package's panicked while the token was looked at
+//   - 401 Unauthorized: there is no token, or it is malformed, wrongly signed, expired,
+//     not valid yet or without exp
+//   - 403 Forbidden: a good token is for another audience, by another issuer, or lacks a
+//     scope
+//   - 503 Service Unavailable with Retry-After: 10: the keys cannot be had
+//     ([ErrKeysUnavailable])
+//   - 500 Internal Server Error: the Keyfunc is misconfigured ([ErrInvalidConfig],
+//     [ErrMissingConfig]), or code that isn't this package's panicked
 //
-// 401 and 403 come with a WWW-Authenticate header (RFC 6750 section 3). It has a
-// realm and, if there was a token, the error code: insufficient_scope for a scope
-// that is missing, invalid_token for all else. The token of a request that is let
-// through is in its context: see [TokenFromContext].
+// 401 and 403 come with a WWW-Authenticate header (RFC 6750 section 3). It has a realm
+// and, if there was a token, an error code: insufficient_scope for a missing scope,
+// invalid_token for all else.
 //
-// The package is light: it links golang-jwt and the standard library, and no client
-// of Google's.
+// A request that is let through has the token in its context: see [TokenFromContext].
+//
+// The package is light. It links golang-jwt and little else, and no client of Google's.
 package middleware
 
 import (
@@ -47,16 +46,15 @@ type Issuer interface {
 	VerifyKeyfunc(ctx context.Context) (jwt.Keyfunc, error)
 }
 
-// NewHandler returns middleware for tokens that config's signer made for audience:
-// their iss must be config.Issuer(). A good token by another issuer or for another
+// NewHandler returns middleware for tokens that config's signer made for audience.
+// Their iss must be config.Issuer(). A good token by another issuer or for another
 // audience is a 403. For a *gcpjwt.IAMConfig, set EnableCache: without it, each
 // request fetches the account's certificates.
 //
-// An empty audience stands for "https://" and the Host of the request. Beware:
-// that is what the client says the host is, so that whoever holds a token of the
-// signer for any https audience passes by sending that audience as the Host,
-// unless something in front of the server lets only known hosts through. Pass an
-// explicit audience.
+// Pass an explicit audience. An empty one stands for "https://" and the Host of the
+// request, and the client chooses that Host. So whoever holds a token of the signer for
+// any https audience passes: the Host that they send is that audience. Only something
+// in front of the server that knows the right hosts prevents it.
 //
 // ctx lends its values to the calls that fetch keys, and its end ends none of them
 // after NewHandler has returned. NewHandler panics if config is nil, has no issuer,

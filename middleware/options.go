@@ -74,11 +74,10 @@ func WithIssuer(issuers ...string) Option {
 	return func(c *config) { c.issuers = nonEmpty("WithIssuer", issuers) }
 }
 
-// WithScope lets only tokens through that have each of the scopes in their claims
-// scope (RFC 8693 section 4.2) and scp together, which are strings of words with a
-// blank between them, or arrays of strings. Others are a 403 with the error code
-// insufficient_scope and a list of the scopes, and the error is
-// [ErrInsufficientScope].
+// WithScope lets only tokens through that have each of the scopes. They may be in the
+// claim scope (RFC 8693 section 4.2) or scp, which are strings of words with a blank
+// between them, or arrays of strings. Others are a 403 with the error code
+// insufficient_scope and a list of the scopes. The error is [ErrInsufficientScope].
 //
 // Without it no scope is needed, and a token that its owner made for one purpose
 // serves for all. It costs decoding the two claims, less than a microsecond. It
@@ -107,8 +106,8 @@ func nonEmpty(option string, values []string) []string {
 // differ: exp, nbf and iat are checked as loosely as that. The default is 30
 // seconds; 0 is none.
 //
-// It protects from refusing a fresh token because a clock is behind; what it costs
-// is that a token lives longer by as much. It panics if the leeway is negative.
+// It protects from refusing a fresh token because a clock is behind. A token lives longer
+// by as much. It panics if the leeway is negative.
 func WithLeeway(leeway time.Duration) Option {
 	return func(c *config) {
 		if leeway < 0 {
@@ -119,10 +118,10 @@ func WithLeeway(leeway time.Duration) Option {
 }
 
 // WithClaims makes claims of a type of your own, instead of a jwt.MapClaims.
-// newClaims is called for each token and must return a pointer to a new value, or a
-// new jwt.MapClaims; the token is decoded into it. If the type has a Validate method
+// newClaims is called for each token. It must return a pointer to a new value, or a new
+// jwt.MapClaims, and the token is decoded into that. If the type has a Validate method
 // (see [jwt.ClaimsValidator]), it is called once signature and dates are known to be
-// good, and its error means 401.
+// good. Its error means 401.
 //
 // It protects from looking for claims by names that nobody checks, and from claims of
 // another type than the code expects: such a token is malformed. A token with the
@@ -131,9 +130,9 @@ func WithLeeway(leeway time.Duration) Option {
 // value. For a token that [WithTokenCache] remembers, decoding the claims anew is most
 // of what it costs.
 //
-// WithClaims panics if newClaims is nil or returns anything else than the above, and
-// if the type has the method Valid() error without Validate() error: that is the
-// contract of jwt v4, whose method is never called.
+// WithClaims panics if newClaims is nil or returns anything else than the above. It also
+// panics if the type has the method Valid() error without Validate() error: that is the
+// contract of jwt v4, and Valid would never be called.
 func WithClaims(newClaims func() jwt.Claims) Option {
 	return func(c *config) {
 		if newClaims == nil {
@@ -179,7 +178,7 @@ func WithJSONNumber() Option {
 // WithMaxTokenSize sets how many bytes a token may have, 16 KiB by default.
 // Longer ones are refused before anything is done with them.
 //
-// It protects from tokens that are made to cost memory and time; a limit higher than
+// It protects from tokens that are made to cost memory and time. A limit higher than
 // that of the server's headers (1 MiB in net/http) means none. It panics if the size
 // isn't positive.
 func WithMaxTokenSize(bytes int) Option {
@@ -191,17 +190,17 @@ func WithMaxTokenSize(bytes int) Option {
 	}
 }
 
-// WithExtractor sets where a request has its token; [BearerExtractor], which looks in
-// the Authorization header, is the default. [CookieExtractor] looks in a cookie, and
-// package github.com/golang-jwt/jwt/v5/request has extractors for other places. An
-// error of the extractor means 401, or what [StatusOf] says of it; it should
-// be request.ErrNoTokenInRequest if there is no token, as an empty token is
-// taken to mean, too. A panic of the extractor is a 500.
+// WithExtractor sets where a request has its token. The default is [BearerExtractor],
+// which looks in the Authorization header. [CookieExtractor] looks in a cookie, and
+// package github.com/golang-jwt/jwt/v5/request has extractors for other places.
 //
-// Take a place that only the client can write: an extractor that looks at a query
-// parameter puts tokens into logs, and one that looks at a header of a proxy's lets
-// everybody in who reaches the server around the proxy. It panics if the extractor is
-// nil.
+// An error of the extractor means 401, or what [StatusOf] says of it. It should be
+// request.ErrNoTokenInRequest if there is no token. An empty token means the same. A
+// panic of the extractor is a 500.
+//
+// Choose the place with care. A query parameter puts tokens into logs. A header that a
+// proxy is trusted to write lets everybody in who reaches the server around the proxy. It
+// panics if the extractor is nil.
 func WithExtractor(extractor request.Extractor) Option {
 	return func(c *config) {
 		if isNil(extractor) {
@@ -212,10 +211,11 @@ func WithExtractor(extractor request.Extractor) Option {
 }
 
 // WithOptional lets requests through that have no token, another scheme than Bearer
-// included. Without it they are a 401. Their context has no token, so each handler
-// has to look at the second value of [TokenFromContext]: what this option costs is
-// that the middleware doesn't protect by itself any more. A token that isn't good,
-// and the scheme Bearer without one, are refused all the same.
+// included. Without it they are a 401. A token that isn't good, and the scheme Bearer
+// without one, are refused all the same.
+//
+// The middleware then doesn't protect by itself any more. The context of such a request
+// has no token, so each handler has to look at the second value of [TokenFromContext].
 //
 // [Verifier.Verify] goes on to return [request.ErrNoTokenInRequest] for an empty text.
 // To transports other than HTTP, that error tells by a method Optional() bool that the
@@ -225,12 +225,12 @@ func WithOptional() Option {
 }
 
 // WithErrorHandler sets who answers requests that are turned away, [Respond] by
-// default. The handler writes the whole response: status, headers and body. What it
-// costs is that nothing else makes sure of them; call Respond and log the error to be
-// on the safe side. A panic of the handler is the server's, as that of any handler.
+// default. The handler writes the whole response: status, headers and body. Nothing else
+// makes sure of them. To be on the safe side, log the error and call Respond. A panic of
+// the handler is the server's, as that of any handler.
 //
-// The error is for logs, not for clients, as what a Keyfunc or an extractor of your
-// own says is in it. [errors.Is] tells what is wrong, in this order:
+// The error is for logs, not for clients: it has what your Keyfunc or extractor said.
+// [errors.Is] tells what is wrong, in this order:
 //
 //   - ErrKeysUnavailable: keys cannot be had; the token may be good
 //   - ErrInvalidConfig, ErrMissingConfig: the Keyfunc is misconfigured

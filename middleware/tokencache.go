@@ -17,24 +17,23 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
 )
 
-// WithTokenCache remembers up to n verified tokens, the least recently seen of
-// which make room for others, so that a token seen again costs no signature
-// verification. It is off by default.
+// WithTokenCache remembers up to n verified tokens. A token that is seen again costs no
+// verification of its signature. The least recently seen tokens make room for others. It
+// is off by default.
 //
-// A token is remembered by its text, only after it has passed every check, and only
-// if the Keyfunc gave it a single public key. Each time it is seen again, the Keyfunc
-// is asked as before, exp is checked, and so is what the methods of a claims type
-// of your own say: a token whose key was withdrawn or replaced, or that has expired
-// since, is refused as if it had never been remembered. Issuer, audience and scopes of
-// the same text are the same. Tokens whose check is a call (HMAC), and tokens without a
-// kid by a signer with several keys, are verified each time. A Keyfunc must not alter a
-// key in place.
+// A token is remembered by its text, after it has passed every check, if the Keyfunc gave
+// it a single public key. Each time that it is seen again the Keyfunc is asked as before,
+// exp is checked, and so is what the methods of your claims type say. So a token is
+// refused once its key was withdrawn or replaced, or it has expired. Issuer, audience and
+// scopes of the same text are the same. Tokens whose check is a call (HMAC) are verified
+// each time, and so are tokens without a kid by a signer with several keys. A Keyfunc must
+// not alter a key in place.
 //
-// It protects from nothing: it saves 97% of what an RS256 signature costs, of which a
-// handler gets a copy of header and claims of its own. A remembered token of 500 bytes
-// takes 1.5 KB of memory, and none takes more than 16 times its text: a token with many
-// small numbers, objects or members in its claims isn't remembered. Claims of a type of
-// your own (see [WithClaims]) are decoded each time. It panics unless n is positive.
+// It protects from nothing. It saves 97% of what an RS256 token costs. Each handler gets a
+// copy of header and claims of its own. A remembered token of 500 bytes takes 1.5 KB of
+// memory. None takes more than 16 times its text: a token with many small numbers, objects
+// or members in its claims isn't remembered. Claims of a type of your own (see
+// [WithClaims]) are decoded each time. It panics unless n is positive.
 func WithTokenCache(n int) Option {
 	return func(c *config) {
 		if n <= 0 {

@@ -22,16 +22,17 @@ import (
 //   - A header with crit is refused, as no extension is known (RFC 7515 section
 //     4.1.11).
 //   - exp is required. exp, nbf and iat are JSON numbers from 0 to 253402300799, the
-//     end of the year 9999; fractions are allowed. exp must be ahead, nbf and iat
+//     end of the year 9999. Fractions are allowed. exp must be ahead, nbf and iat
 //     must not be, but for [WithLeeway].
 //   - The signature comes before the claims, so a forged token is never called
 //     expired.
 //
-// A malformed token costs no call of the Keyfunc. Where a check of a signature is a
-// call, as with the MAC keys of Cloud KMS, the claims come first, so that a token
-// that can't be good costs none. Such a token is unverifiable, and nothing is said
-// of its claims, as nobody knows who made them. A key tells that it costs a call by
-// a method VerifiedByCall(); it may be an element of a jwt.VerificationKeySet.
+// A malformed token costs no call of the Keyfunc.
+//
+// A check of a MAC key of Cloud KMS is a call. There the claims come first, so that a
+// token that can't be good costs none. Such a token is unverifiable. Nothing is said of
+// its claims, as nobody knows who made them. A key tells that it costs a call by a method
+// VerifiedByCall(). It may be an element of a jwt.VerificationKeySet.
 type Verifier struct {
 	config
 	keyfunc   jwt.Keyfunc // nil: this is no Verifier

@@ -1,9 +1,9 @@
 // Package oauth2 logs in with keys that Google Cloud holds. It makes token sources, of
 // two kinds.
 //
-// The tokens of [NewTokenSource] and [JWTAccessTokenSource] are JWTs that the key signs,
-// for services that verify them themselves. Those of [NewJWTBearerSource] and
-// [NewClientCredentialsSource] are access tokens of another service, whose token endpoint
+// [NewTokenSource] and [JWTAccessTokenSource] make JWTs that the key signs. They are for
+// services that verify them themselves. [NewJWTBearerSource] and
+// [NewClientCredentialsSource] get access tokens of another service: its token endpoint
 // takes a signed JWT for them (RFC 7523). docs/RECIPES.md has recipes for Google
 // Workspace, Salesforce, Microsoft Entra, Okta, Snowflake, GitHub Apps and gRPC.
 //
@@ -72,9 +72,9 @@ func JWTAccessTokenSource(ctx context.Context, config *gcpjwt.IAMConfig, audienc
 // With config.Method, ctx carries the configuration of the key (see [gcpjwt.NewKMSContext]
 // and [gcpjwt.NewIAMContext]). App Engine needs a context that reaches its API also after
 // the request at hand. The end of ctx ends the wait for the first token, but not the
-// source: later tokens are made with the values of ctx and a time limit of their own, 30
-// seconds. Failures while the old token is in use go to the Logger of that configuration,
-// that of the Signer included, and to [slog.Default] where there is none.
+// source. Later tokens are made with the values of ctx, and have 30 seconds each. Failures
+// while the old token is in use go to the Logger of the configuration, that of the Signer
+// included. Without one they go to [slog.Default].
 //
 // The error is [gcpjwt.ErrInvalidConfig] if config cannot work, [gcpjwt.ErrMissingConfig] if
 // ctx lacks what the method needs, and else what [gcpjwt.SignedString] returns.
