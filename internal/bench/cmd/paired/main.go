@@ -197,9 +197,21 @@ func (p *pairing) turns(ctx context.Context, ways []bench.Way, goroutines int) (
 	costs = make([][]float64, len(ways))
 	calls := make([]int, len(ways)) // that fill a slice
 	order := make([]int, len(ways))
+	// A busy machine slows down a slice more that is longer. All of them are as long as the
+	// longest call, then.
+	slice := p.slice
+	for _, way := range ways {
+		took, err := repeat(1, way.Do, 1)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", way.Name, err)
+		}
+		if again, err := repeat(1, way.Do, 1); err == nil {
+			slice = max(slice, min(took, again))
+		}
+	}
 	for i, way := range ways {
 		order[i] = i
-		if calls[i], err = fill(p.slice, way.Do); err != nil {
+		if calls[i], err = fill(slice, way.Do); err != nil {
 			return nil, fmt.Errorf("%s: %w", way.Name, err)
 		}
 	}
