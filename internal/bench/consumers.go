@@ -308,12 +308,12 @@ func (s *Suite) StartUp(requests int, rtt time.Duration) (StartUp, error) {
 	}
 	server.server.SetLatency(rtt)
 	handler := jwks.NewHandler(&gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: server.client, Logger: silent})
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "/", nil)
+	if err != nil {
+		return StartUp{}, err
+	}
 	waits, err := crowd(requests, func() error {
-		request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "/", nil)
-		if err != nil {
-			return err
-		}
-		answer := refusals{good: http.StatusOK}
+		answer := refusals{good: http.StatusOK, header: make(http.Header)}
 		handler.ServeHTTP(&answer, request)
 		if status := answer.status.Load(); status != 0 {
 			return fmt.Errorf("the request was answered with %d", status)

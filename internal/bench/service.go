@@ -88,7 +88,7 @@ func requesting(handler http.Handler, token string) func() error {
 		return func() error { return err }
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
-	refused := refusals{good: http.StatusNoContent}
+	refused := refusals{good: http.StatusNoContent, header: make(http.Header)}
 	return func() error {
 		handler.ServeHTTP(&refused, request)
 		if status := refused.status.Load(); status != 0 {
@@ -98,13 +98,15 @@ func requesting(handler http.Handler, token string) func() error {
 	}
 }
 
-// refusals is a response that remembers nothing but a status that it shouldn't have.
+// refusals is a response that remembers nothing but a status that it shouldn't have. All
+// requests share it that don't write its header.
 type refusals struct {
 	good   int
+	header http.Header
 	status atomic.Int64
 }
 
-func (r *refusals) Header() http.Header { return make(http.Header) }
+func (r *refusals) Header() http.Header { return r.header }
 
 func (r *refusals) Write(data []byte) (int, error) { return len(data), nil }
 
