@@ -83,7 +83,8 @@ func rpcCode(err error) codes.Code {
 		Error struct{ Status string }
 	}
 	var code codes.Code
-	if json.Unmarshal([]byte(answer.Body), &body) == nil && code.UnmarshalJSON([]byte(`"`+body.Error.Status+`"`)) == nil && code != codes.OK {
+	if json.Unmarshal([]byte(answer.Body), &body) == nil &&
+		code.UnmarshalJSON([]byte(`"`+body.Error.Status+`"`)) == nil && code != codes.OK {
 		return code
 	}
 	if code, ok := codeOfHTTP[answer.Code]; ok {
@@ -135,7 +136,8 @@ var once = gax.WithRetry(func() gax.Retryer { return nil })
 // may be in a moment.
 func afterFailure(err error) refresh.Lifetime {
 	switch rpcCode(err) {
-	case codes.FailedPrecondition, codes.PermissionDenied, codes.NotFound, codes.InvalidArgument, codes.Unauthenticated:
+	case codes.FailedPrecondition, codes.PermissionDenied, codes.NotFound,
+		codes.InvalidArgument, codes.Unauthenticated:
 		return refresh.Lifetime{Retry: keyset.NotReadyPause}
 	}
 	return refresh.Lifetime{}

@@ -32,7 +32,8 @@ func newDraft(header map[string]any, claims jwt.Claims) (_ *draft, err error) {
 	d := &draft{header: header, claims: claims}
 	if value, set := header["kid"]; set {
 		if d.kid, _ = value.(string); d.kid == "" {
-			return nil, errs.Errorf("the kid in the token's header must be a non-empty string; remove it to have it set")
+			return nil, errs.Errorf("the kid in the token's header must be a non-empty string; " +
+				"remove it to have it set")
 		}
 	}
 	if d.payload, err = marshal(claims); err != nil {
@@ -54,7 +55,8 @@ func marshal(value any) (data []byte, err error) {
 	return json.Marshal(value)
 }
 
-var errNoObject = errs.Errorf("%w: the claims must make a JSON object, not an array, a value or null, which a nil map or pointer makes", jwt.ErrTokenInvalidClaims)
+var errNoObject = errs.Errorf("%w: the claims must make a JSON object, not an array, "+
+	"a value or null, which a nil map or pointer makes", jwt.ErrTokenInvalidClaims)
 
 // checkPayload refuses a signing string whose payload is JSON, but no object. What isn't
 // JSON is nobody's claims.
@@ -142,7 +144,10 @@ const misses = 3
 
 // signLearningKeyID signs with a signer that says only afterwards which key it
 // used. last is the key ID that it used last.
-func signLearningKeyID(d *draft, alg string, last *atomic.Pointer[string], sign func(signingString string) (kid string, sig []byte, err error)) (string, error) {
+func signLearningKeyID(
+	d *draft, alg string, last *atomic.Pointer[string],
+	sign func(signingString string) (kid string, sig []byte, err error),
+) (string, error) {
 	for miss := 0; ; miss++ {
 		expected := ""
 		if kid := last.Load(); kid != nil && miss < misses {

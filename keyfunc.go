@@ -22,7 +22,8 @@ func errNilContext(constructor string) error {
 // signing method is for) or [ErrKeysUnavailable], which also stands for a key that
 // doesn't exist, a missing permission and missing credentials. It takes
 // cloudkms.cryptoKeyVersions.viewPublicKey (roles/cloudkms.publicKeyViewer), and
-// cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer) for a CryptoKey.
+// cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer) for a CryptoKey. Who has
+// cloudkms.cryptoKeys.get too is told if a version is one for encryption.
 //
 // Where KeyPath names a CryptoKeyVersion, the Keyfunc makes no further call, and
 // goes on to accept the version's tokens if it is disabled later. Where it names

@@ -86,7 +86,8 @@ var keyPathForm = [...]string{"projects", "locations", "keyRings", "cryptoKeys",
 // with a message that says what to change.
 func parseKeyPath(name string) (keyPath, error) {
 	invalid := func(format string, args ...any) (keyPath, error) {
-		return keyPath{}, errs.Errorf("%w: KeyPath %s: %s; want projects/*/locations/*/keyRings/*/cryptoKeys/*[/cryptoKeyVersions/*]",
+		return keyPath{}, errs.Errorf("%w: KeyPath %s: %s; "+
+			"want projects/*/locations/*/keyRings/*/cryptoKeys/*[/cryptoKeyVersions/*]",
 			ErrInvalidConfig, errs.Quote(name), fmt.Sprintf(format, args...))
 	}
 	switch {

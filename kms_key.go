@@ -26,7 +26,8 @@ type kmsKey struct {
 func kmsConfig(ctx context.Context) (*KMSConfig, error) {
 	config, ok := KMSFromContext(ctx)
 	if !ok {
-		return nil, errs.Errorf("%w: the context carries no *KMSConfig: make it with NewKMSContext", ErrMissingConfig)
+		return nil, errs.Errorf("%w: the context carries no *KMSConfig: make it with NewKMSContext",
+			ErrMissingConfig)
 	}
 	return config, nil
 }
@@ -65,7 +66,9 @@ func (c *KMSConfig) key(ctx context.Context) (*kmsKey, error) {
 
 // signingVersion returns the version to sign with, by m or by any method if m is nil.
 // failed is the version that a first attempt found disabled, if any.
-func (k *kmsKey) signingVersion(ctx context.Context, m *SigningMethodKMS, failed *kmsVersion) (*kmsVersion, error) {
+func (k *kmsKey) signingVersion(
+	ctx context.Context, m *SigningMethodKMS, failed *kmsVersion,
+) (*kmsVersion, error) {
 	switch {
 	case k.rotating != nil:
 		return k.source.newest(ctx, m, failed)
@@ -119,7 +122,8 @@ func (k *kmsKey) signerMethod(ctx context.Context) error {
 		return errNoMethodForMAC(v.name)
 	})
 	if public, _ := v.public.Current(); err != nil && public != nil && public.denied != nil {
-		return errs.Errorf("%w; a Signer of a CryptoKeyVersion reads its algorithm, while SignedString needs no more than the permission to sign", err)
+		return errs.Errorf("%w; a Signer of a CryptoKeyVersion reads its algorithm, "+
+			"while SignedString needs no more than the permission to sign", err)
 	}
 	return err
 }

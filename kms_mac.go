@@ -14,11 +14,15 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
-func macSign(ctx context.Context, client *kms.KeyManagementClient, name, signingString string) ([]byte, error) {
+func macSign(
+	ctx context.Context, client *kms.KeyManagementClient, name, signingString string,
+) ([]byte, error) {
 	if err := checkSize(signingString); err != nil {
 		return nil, err
 	}
-	op := calling{verb: "sign with", name: name, grant: useToSign, missing: "KeyPath", sent: signingString}
+	op := calling{
+		verb: "sign with", name: name, grant: useToSign, missing: "KeyPath", sent: signingString,
+	}
 	data := []byte(signingString)
 	request := &kmspb.MacSignRequest{Name: name, Data: data, DataCrc32C: checksum(data)}
 	var mac []byte
@@ -69,10 +73,12 @@ func (m *SigningMethodKMS) verifyMAC(signingString string, sig []byte, key any) 
 			return err
 		}
 	} else if !ok {
-		return errs.Errorf("the key of %s never leaves Cloud KMS: use KMSVerifyKeyfunc's key, not %T: %w", m.algorithm.Name, key, jwt.ErrInvalidKeyType)
+		return errs.Errorf("the key of %s never leaves Cloud KMS: use KMSVerifyKeyfunc's key, not %T: %w",
+			m.algorithm.Name, key, jwt.ErrInvalidKeyType)
 	}
 	if k.method != m {
-		return errs.Errorf("%w: the key is one for %s, not %s", errs.ErrAlgorithmMismatch, k.method.algorithm.Name, m.algorithm.Name)
+		return errs.Errorf("%w: the key is one for %s, not %s",
+			errs.ErrAlgorithmMismatch, k.method.algorithm.Name, m.algorithm.Name)
 	}
 	// Cloud KMS would refuse another length, or check it with another algorithm's key.
 	if len(sig) != m.hash.Size() || len(signingString) > maxData {
@@ -124,7 +130,9 @@ func (m *SigningMethodKMS) macKeyFromContext(ctx context.Context) (*macKey, erro
 const useToVerify = "cloudkms.cryptoKeyVersions.useToVerify (roles/cloudkms.verifier)"
 
 // macVerify asks Cloud KMS whether a version made mac.
-func macVerify(ctx context.Context, client *kms.KeyManagementClient, name, signingString string, mac []byte) (bool, error) {
+func macVerify(
+	ctx context.Context, client *kms.KeyManagementClient, name, signingString string, mac []byte,
+) (bool, error) {
 	good, err := askMAC(ctx, client, name, signingString, mac)
 	switch rpcCode(err) {
 	case codes.OK:
@@ -133,13 +141,18 @@ func macVerify(ctx context.Context, client *kms.KeyManagementClient, name, signi
 		// Disabled or destroyed since it was listed: it verifies nothing.
 		return false, errs.Errorf("%w: %w", errs.ErrUnknownKeyID, err)
 	case codes.InvalidArgument:
-		return false, errs.Errorf("%w: the key makes MACs of another length: %w", errs.ErrAlgorithmMismatch, err)
+		return false, errs.Errorf("%w: the key makes MACs of another length: %w",
+			errs.ErrAlgorithmMismatch, err)
 	}
 	return false, keyset.Unavailable(err)
 }
 
-func askMAC(ctx context.Context, client *kms.KeyManagementClient, name, signingString string, mac []byte) (good bool, err error) {
-	op := calling{verb: "verify with", name: name, grant: useToVerify, missing: "KeyPath", sent: signingString}
+func askMAC(
+	ctx context.Context, client *kms.KeyManagementClient, name, signingString string, mac []byte,
+) (good bool, err error) {
+	op := calling{
+		verb: "verify with", name: name, grant: useToVerify, missing: "KeyPath", sent: signingString,
+	}
 	data := []byte(signingString)
 	request := &kmspb.MacVerifyRequest{
 		Name: name,
@@ -167,7 +180,9 @@ func askMAC(ctx context.Context, client *kms.KeyManagementClient, name, signingS
 // probeMAC finds the methods that a version without a public key may be for, by the call
 // that verification will make, with a MAC of each length. It takes no other permission than
 // that. A MAC key of an algorithm without method has none.
-func probeMAC(ctx context.Context, client *kms.KeyManagementClient, name string) ([]*SigningMethodKMS, error) {
+func probeMAC(
+	ctx context.Context, client *kms.KeyManagementClient, name string,
+) ([]*SigningMethodKMS, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyset.ReadTimeout)
 	defer cancel()
 	methods := []*SigningMethodKMS{}

@@ -97,7 +97,9 @@ type listedVersion struct {
 // newest returns the newest version that m, or any method if m is nil, signs with and that
 // was generated a delay ago; if none was, the one that most verifiers know by now, which is
 // the oldest.
-func (l *versionList) newest(m *SigningMethodKMS, delay time.Duration, except *kmsVersion) *kmsVersion {
+func (l *versionList) newest(
+	m *SigningMethodKMS, delay time.Duration, except *kmsVersion,
+) *kmsVersion {
 	var oldest *listedVersion
 	now := time.Now()
 	for _, v := range l.versions {
@@ -123,7 +125,9 @@ func (l *versionList) newest(m *SigningMethodKMS, delay time.Duration, except *k
 }
 
 func (l *versionList) has(version *kmsVersion) bool {
-	return slices.ContainsFunc(l.versions, func(v *listedVersion) bool { return v.kmsVersion == version })
+	return slices.ContainsFunc(l.versions, func(v *listedVersion) bool {
+		return v.kmsVersion == version
+	})
 }
 
 // versionSource reads the list of a CryptoKey's versions. It is the source of the keys that
@@ -139,7 +143,9 @@ type versionSource struct {
 
 // newest returns the version to sign with: the newest ENABLED one of m's algorithm (of any,
 // if m is nil) other than failed, which a signature just found disabled.
-func (s *versionSource) newest(ctx context.Context, m *SigningMethodKMS, failed *kmsVersion) (*kmsVersion, error) {
+func (s *versionSource) newest(
+	ctx context.Context, m *SigningMethodKMS, failed *kmsVersion,
+) (*kmsVersion, error) {
 	list, err := s.key.versions.Get(ctx, s)
 	if err != nil {
 		return nil, err
@@ -169,7 +175,8 @@ func (s *versionSource) newest(ctx context.Context, m *SigningMethodKMS, failed 
 	case m == nil:
 		return nil, errs.Errorf("%w: %s has no version that is ENABLED", ErrKeysUnavailable, s.name)
 	}
-	return nil, errs.Errorf("%w: %s needs a version of algorithm %s, and %s has no such version that is ENABLED",
+	return nil, errs.Errorf("%w: %s needs a version of algorithm %s, "+
+		"and %s has no such version that is ENABLED",
 		ErrAlgorithmMismatch, m.alias, m.algorithmNames(), s.name)
 }
 
@@ -201,7 +208,8 @@ func (s *versionSource) cooldown() time.Duration { return min(keyset.UnknownCool
 // Failed tells that known versions stay in use.
 func (s *versionSource) Failed(err error, inUse *versionList) {
 	if inUse != nil {
-		s.key.loggers.Log(slog.LevelWarn, "keeping the known versions of a Cloud KMS key", "key", s.name, "age", inUse.set.Age(), "error", err)
+		s.key.loggers.Log(slog.LevelWarn, "keeping the known versions of a Cloud KMS key",
+			"key", s.name, "age", inUse.set.Age(), "error", err)
 	}
 }
 
@@ -213,7 +221,8 @@ func (s *versionSource) Replaced(old, list *versionList) {
 	tell := func(text string, from, to *versionList) {
 		for _, v := range to.versions {
 			if !from.has(v.kmsVersion) {
-				s.key.loggers.Log(slog.LevelInfo, text, "version", v.name, "kid", v.kid, "alg", v.method.algorithm.Name)
+				s.key.loggers.Log(slog.LevelInfo, text,
+					"version", v.name, "kid", v.kid, "alg", v.method.algorithm.Name)
 			}
 		}
 	}
@@ -223,7 +232,11 @@ func (s *versionSource) Replaced(old, list *versionList) {
 
 // read makes one reading of the list.
 func (s *versionSource) read(ctx context.Context, filter string) (*versionList, error) {
-	op := calling{verb: "list the versions of", name: s.name, grant: "cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer)", missing: "KeyPath"}
+	op := calling{
+		verb: "list the versions of", name: s.name,
+		grant:   "cloudkms.cryptoKeyVersions.list (roles/cloudkms.viewer)",
+		missing: "KeyPath",
+	}
 	var list *versionList
 	err := op.do(ctx, retry.Read, func(ctx context.Context) (err error) {
 		list, err = abandon(ctx, s.key.lists, func(ctx context.Context) (*versionList, error) {
@@ -239,7 +252,8 @@ func (s *versionSource) read(ctx context.Context, filter string) (*versionList, 
 func (s *versionSource) readPages(ctx context.Context, op *calling, filter string) (*versionList, error) {
 	list := new(versionList)
 	known := s.known()
-	versions := s.client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: s.name, Filter: filter}, once)
+	request := &kmspb.ListCryptoKeyVersionsRequest{Parent: s.name, Filter: filter}
+	versions := s.client.ListCryptoKeyVersions(ctx, request, once)
 	for {
 		v, err := versions.Next()
 		if errors.Is(err, iterator.Done) {
@@ -272,7 +286,9 @@ func (s *versionSource) readPages(ctx context.Context, op *calling, filter strin
 		generated := cmp.Or(v.GenerateTime, v.ImportTime, v.CreateTime).AsTime()
 		list.versions = append(list.versions, &listedVersion{version, number, generated, traits.method})
 	}
-	slices.SortFunc(list.versions, func(a, b *listedVersion) int { return cmp.Compare(b.number, a.number) })
+	slices.SortFunc(list.versions, func(a, b *listedVersion) int {
+		return cmp.Compare(b.number, a.number)
+	})
 	var keys []*keyset.Key
 	for _, v := range list.versions {
 		keys = append(keys, v.keyOf(s.client, v.method))
@@ -312,7 +328,8 @@ func (s *versionSource) fetchPublicKeys(ctx context.Context, list *versionList) 
 	if err := group.Wait(); err != nil {
 		// Not in this goroutine: the list waits for it, and a handler may wait
 		// for the list, to send its records with a token by the same key.
-		go s.key.loggers.Log(slog.LevelWarn, "a public key of a Cloud KMS key could not be read yet", "key", s.name, "error", err)
+		go s.key.loggers.Log(slog.LevelWarn, "a public key of a Cloud KMS key could not be read yet",
+			"key", s.name, "error", err)
 	}
 }
 
@@ -350,7 +367,9 @@ func (s *versionSource) readKeys(ctx context.Context) error {
 
 // Accepts reports whether a version may be of an algorithm.
 func (s *versionSource) Accepts(alg string) bool {
-	return slices.ContainsFunc(kmsMethods, func(m *SigningMethodKMS) bool { return m.algorithm.Key == alg })
+	return slices.ContainsFunc(kmsMethods, func(m *SigningMethodKMS) bool {
+		return m.algorithm.Key == alg
+	})
 }
 
 // Current returns the keys of the list, unless it is due for renewal.
@@ -371,12 +390,16 @@ func (s *versionSource) Get(ctx context.Context) (*keyset.Set, error) {
 }
 
 // Renew returns the keys of a newer list.
-func (s *versionSource) Renew(ctx context.Context, _ *keyset.Set, wanting func(*keyset.Set) bool) (*keyset.Set, error) {
+func (s *versionSource) Renew(
+	ctx context.Context, _ *keyset.Set, wanting func(*keyset.Set) bool,
+) (*keyset.Set, error) {
 	seen, err := s.key.versions.Get(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.key.versions.Renew(ctx, s, seen, s.cooldown(), func(list *versionList) bool { return wanting(list.set) })
+	list, err := s.key.versions.Renew(ctx, s, seen, s.cooldown(), func(list *versionList) bool {
+		return wanting(list.set)
+	})
 	if err != nil {
 		return nil, err
 	}

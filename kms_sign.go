@@ -26,7 +26,9 @@ const useToSign = "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)"
 
 // sign signs with m, or with the method that fits the key if m is nil. text is asked for once
 // the version is known, and again if that turns out to have been disabled meanwhile.
-func (k *kmsKey) sign(ctx context.Context, m *SigningMethodKMS, text kmsText) (signed string, sig []byte, err error) {
+func (k *kmsKey) sign(
+	ctx context.Context, m *SigningMethodKMS, text kmsText,
+) (signed string, sig []byte, err error) {
 	version, err := k.signingVersion(ctx, m, nil)
 	if err != nil {
 		return "", nil, err
@@ -47,13 +49,17 @@ func (k *kmsKey) sign(ctx context.Context, m *SigningMethodKMS, text kmsText) (s
 	}
 	remember(&k.rotating.lastKeyID, version.kid)
 	if !version.signed.Swap(true) {
-		k.rotating.loggers.Log(slog.LevelInfo, "a version of a Cloud KMS key signs for the first time in this process", "version", version.name)
+		k.rotating.loggers.Log(slog.LevelInfo,
+			"a version of a Cloud KMS key signs for the first time in this process",
+			"version", version.name)
 	}
 	return signed, sig, nil
 }
 
 // sign signs with one version; m is nil for the method that fits.
-func (v *kmsVersion) sign(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS, text kmsText) (string, []byte, error) {
+func (v *kmsVersion) sign(
+	ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS, text kmsText,
+) (string, []byte, error) {
 	traits := v.traits.Load()
 	if m == nil {
 		m = traits.method // a Signer's version has one
@@ -77,7 +83,8 @@ func (v *kmsVersion) sign(ctx context.Context, client *kms.KeyManagementClient, 
 	}
 	switch {
 	case traits == nil && rpcCode(err) == codes.InvalidArgument:
-		return "", nil, errs.Errorf("%w; if the key is of protection level EXTERNAL or of an _EXTERNAL_MU algorithm, grant the caller %s to find out", err, viewPublicKey)
+		return "", nil, errs.Errorf("%w; if the key is of protection level EXTERNAL or of an "+
+			"_EXTERNAL_MU algorithm, grant the caller %s to find out", err, viewPublicKey)
 	case err != nil:
 		return "", nil, err
 	}
@@ -89,7 +96,8 @@ func (v *kmsVersion) sign(ctx context.Context, client *kms.KeyManagementClient, 
 			return signed, sig, nil
 		}
 	}
-	return "", nil, errs.Errorf("%w: a signature of %d bytes by %s doesn't fit %s", errs.ErrAlgorithmMismatch, len(sig), v.name, m.alias)
+	return "", nil, errs.Errorf("%w: a signature of %d bytes by %s doesn't fit %s",
+		errs.ErrAlgorithmMismatch, len(sig), v.name, m.alias)
 }
 
 // maxData is what Cloud KMS takes where it hashes by itself.
@@ -98,13 +106,17 @@ const maxData = 64 << 10
 // checkSize refuses a text that Cloud KMS would refuse.
 func checkSize(signingString string) error {
 	if len(signingString) > maxData {
-		return errs.Errorf("the key signs at most %d bytes of header and payload, not %d: use fewer or shorter claims", maxData, len(signingString))
+		return errs.Errorf("the key signs at most %d bytes of header and payload, not %d: "+
+			"use fewer or shorter claims", maxData, len(signingString))
 	}
 	return nil
 }
 
 // asymmetricSign makes the one RPC of a signature and checks its answer.
-func (m *SigningMethodKMS) asymmetricSign(ctx context.Context, client *kms.KeyManagementClient, v *kmsVersion, input kmsInput, signingString string) ([]byte, error) {
+func (m *SigningMethodKMS) asymmetricSign(
+	ctx context.Context, client *kms.KeyManagementClient,
+	v *kmsVersion, input kmsInput, signingString string,
+) ([]byte, error) {
 	request := &kmspb.AsymmetricSignRequest{Name: v.name}
 	switch input {
 	case sendDigest:
@@ -122,7 +134,9 @@ func (m *SigningMethodKMS) asymmetricSign(ctx context.Context, client *kms.KeyMa
 		request.Data = []byte(signingString)
 		request.DataCrc32C = checksum(request.Data)
 	}
-	op := calling{verb: "sign with", name: v.name, grant: useToSign, missing: "KeyPath", sent: signingString}
+	op := calling{
+		verb: "sign with", name: v.name, grant: useToSign, missing: "KeyPath", sent: signingString,
+	}
 	var sig []byte
 	err := op.do(ctx, retry.Sign, func(ctx context.Context) error {
 		response, err := client.AsymmetricSign(ctx, request, once)
@@ -167,9 +181,11 @@ func digestOf(hash crypto.Hash, data []byte) (*kmspb.Digest, *wrapperspb.Int64Va
 const muSize = 64
 
 // muPrefix returns what ML-DSA puts in front of a text, with an empty context string (FIPS
-// 204, algorithm 2, line 10, and algorithm 7, line 6). A version makes it once: hashing the public key takes longer than all else that is done for a signature.
+// 204, algorithm 2, line 10, and algorithm 7, line 6). A version makes it once: hashing the
+// public key takes longer than all else that is done for a signature.
 func muPrefix(key *mldsa.PublicKey) []byte {
-	return append(sha3.SumSHAKE256(key.Bytes(), muSize), 0, 0) // a whole message, and the length of the context string
+	const wholeMessage, contextLength = 0, 0
+	return append(sha3.SumSHAKE256(key.Bytes(), muSize), wholeMessage, contextLength)
 }
 
 // muOf returns the message representative that ML-DSA signs.

@@ -80,7 +80,9 @@ func versionOf(client *kms.KeyManagementClient, name string) *kmsVersion {
 
 // publicKey returns the version's public key, which is fetched once. preferred is the format
 // to ask for first. The error is that of a permission that is missing, too.
-func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementClient, preferred keyFormat) (*kmsPublicKey, error) {
+func (v *kmsVersion) publicKey(
+	ctx context.Context, client *kms.KeyManagementClient, preferred keyFormat,
+) (*kmsPublicKey, error) {
 	if key := v.read.Load(); key != nil {
 		return key, nil // without a look at the clock, which is a third of what a Keyfunc takes
 	}
@@ -96,13 +98,16 @@ func (v *kmsVersion) publicKey(ctx context.Context, client *kms.KeyManagementCli
 
 // neededKey is publicKey for callers who cannot do without. A permission that was missing is
 // looked for again after a moment, as it may have been granted since.
-func (v *kmsVersion) neededKey(ctx context.Context, client *kms.KeyManagementClient, preferred keyFormat) (*kmsPublicKey, error) {
+func (v *kmsVersion) neededKey(
+	ctx context.Context, client *kms.KeyManagementClient, preferred keyFormat,
+) (*kmsPublicKey, error) {
 	key, err := v.publicKey(ctx, client, preferred)
 	if key == nil || key.denied == nil || time.Since(key.asked) < keyset.NotReadyPause {
 		return key, err
 	}
 	denied := func(key *kmsPublicKey) bool { return key.denied != nil }
-	key, err = v.public.Renew(ctx, &publicKeySource{client, v, preferred}, key, keyset.NotReadyPause, denied)
+	source := &publicKeySource{client, v, preferred}
+	key, err = v.public.Renew(ctx, source, key, keyset.NotReadyPause, denied)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +116,9 @@ func (v *kmsVersion) neededKey(ctx context.Context, client *kms.KeyManagementCli
 
 // fits reports whether a version may sign with m. A caller who may not read the
 // public key may still sign, so then nothing is known and nothing is wrong.
-func (v *kmsVersion) fits(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) error {
+func (v *kmsVersion) fits(
+	ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS,
+) error {
 	traits := v.traits.Load()
 	if traits == nil {
 		public, err := v.publicKey(ctx, client, m.format())
@@ -156,7 +163,7 @@ func errNoMethodFor(name string, algorithms ...kmsAlgorithm) error {
 
 // errNoMethodForMAC reports a MAC key of such an algorithm.
 func errNoMethodForMAC(name string) error {
-	return errs.Errorf("%w: no signing method is for %s, a MAC key of another length than those that there are methods for; use a key of %s",
+	return errs.Errorf("%w: no signing method is for %s, whose MACs have another length; use a key of %s",
 		errs.ErrAlgorithmMismatch, name, allAlgorithms())
 }
 
@@ -207,7 +214,9 @@ func (s *publicKeySource) Fetch(ctx context.Context) (*kmsPublicKey, refresh.Lif
 	switch rpcCode(err) {
 	case codes.PermissionDenied:
 		key = &kmsPublicKey{denied: err, asked: time.Now()}
-		return key, refresh.Lifetime{Renew: deniedLifetime / 2, Fresh: deniedLifetime, Stale: versionsStale}, nil
+		return key, refresh.Lifetime{
+			Renew: deniedLifetime / 2, Fresh: deniedLifetime, Stale: versionsStale,
+		}, nil
 	case codes.FailedPrecondition, codes.InvalidArgument:
 		key, err = s.explain(ctx, err)
 	}
@@ -281,7 +290,8 @@ func (s *publicKeySource) fetchAs(ctx context.Context, format keyFormat) (*kmsPu
 	op := calling{verb: "read the public key of", name: name, grant: viewPublicKey, missing: "KeyPath"}
 	var key *kmsPublicKey
 	err := op.do(ctx, retry.Read, func(ctx context.Context) error {
-		response, err := s.client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: name, PublicKeyFormat: format}, once)
+		request := &kmspb.GetPublicKeyRequest{Name: name, PublicKeyFormat: format}
+		response, err := s.client.GetPublicKey(ctx, request, once)
 		if err != nil {
 			return err
 		}
@@ -373,20 +383,24 @@ func parseSPKI(m *SigningMethodKMS, der []byte) (any, error) {
 	}
 	ecPublicKey := asn1.ObjectIdentifier{1, 2, 840, 10045, 2, 1}
 	curve := asn1.ObjectIdentifier{1, 3, 132, 0, 10}
-	if len(rest) > 0 || !info.Algorithm.Algorithm.Equal(ecPublicKey) || !info.Algorithm.Curve.Equal(curve) || info.Point.BitLength%8 != 0 {
+	if len(rest) > 0 || !info.Algorithm.Algorithm.Equal(ecPublicKey) ||
+		!info.Algorithm.Curve.Equal(curve) || info.Point.BitLength%8 != 0 {
 		return nil, errors.New("it isn't one of secp256k1")
 	}
 	return secp256k1.ParsePubKey(info.Point.Bytes)
 }
 
 // muPrefix returns what ML-DSA's digest is made with.
-func (v *kmsVersion) muPrefix(ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS) ([]byte, error) {
+func (v *kmsVersion) muPrefix(
+	ctx context.Context, client *kms.KeyManagementClient, m *SigningMethodKMS,
+) ([]byte, error) {
 	public, err := v.neededKey(ctx, client, m.format())
 	if err != nil {
 		return nil, err
 	}
 	if public.prefix == nil {
-		return nil, errs.Errorf("%w: %s is not of the algorithm that it was listed with", errs.ErrIntegrity, v.name)
+		return nil, errs.Errorf("%w: %s is not of the algorithm that it was listed with",
+			errs.ErrIntegrity, v.name)
 	}
 	return public.prefix, nil
 }
@@ -402,14 +416,16 @@ type versionResolver struct {
 func (r *versionResolver) Resolve(ctx context.Context) (any, jwt.SigningMethod, error) {
 	if r.method.isMAC() {
 		// Without the end of ctx, as the call comes later.
-		return &macKey{context.WithoutCancel(ctx), r.client, r.method, []string{r.version.name}}, r.method, nil
+		ctx = context.WithoutCancel(ctx)
+		return &macKey{ctx, r.client, r.method, []string{r.version.name}}, r.method, nil
 	}
 	public, err := r.version.neededKey(ctx, r.client, r.method.format())
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case public.mac || public.traits.method != r.method:
-		return nil, nil, errs.Errorf("%w: %s is not of the algorithm %s that it was listed with", errs.ErrIntegrity, r.version.name, r.method.algorithm.Name)
+		return nil, nil, errs.Errorf("%w: %s is not of the algorithm %s that it was listed with",
+			errs.ErrIntegrity, r.version.name, r.method.algorithm.Name)
 	}
 	return public.key, nil, nil
 }

@@ -187,7 +187,8 @@ func (s *Signer) Method() jwt.SigningMethod {
 	return s.signs.method()
 }
 
-var errNoSigner = errs.Errorf("%w: the zero value is no Signer: make it with NewKMSSigner, NewIAMSigner or NewAppEngineSigner", ErrMissingConfig)
+var errNoSigner = errs.Errorf("%w: the zero value is no Signer: "+
+	"make it with NewKMSSigner, NewIAMSigner or NewAppEngineSigner", ErrMissingConfig)
 
 type kmsSigner struct{ key *kmsKey }
 

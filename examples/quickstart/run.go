@@ -31,7 +31,8 @@ type candidate struct {
 // run does what the package comment says. It fails if any signer does.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	keyPath := flags.String("kms", "", "sign with the Cloud KMS key at `KEY_PATH`, a CryptoKeyVersion or CryptoKey")
+	keyPath := flags.String("kms", "",
+		"sign with the Cloud KMS key at `KEY_PATH`, a CryptoKeyVersion or CryptoKey")
 	rest := flags.Bool("rest", false, "speak REST with Cloud KMS instead of gRPC")
 	account := flags.String("service-account", "", "sign as the service account with the `EMAIL` address")
 	if err := flags.Parse(args); err != nil {
@@ -65,10 +66,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return fmt.Errorf("make a Cloud KMS client: %w", err)
 		}
 		defer client.Close()
-		candidates = append(candidates, kmsCandidate("Cloud KMS", &gcpjwt.KMSConfig{KeyPath: *keyPath, KMSClient: client}, nil))
+		config := &gcpjwt.KMSConfig{KeyPath: *keyPath, KMSClient: client}
+		candidates = append(candidates, kmsCandidate("Cloud KMS", config, nil))
 	}
 	if *account != "" {
-		candidates = append(candidates, iamCandidates(gcpjwt.IAMConfig{ServiceAccount: *account, EnableCache: true})...)
+		config := gcpjwt.IAMConfig{ServiceAccount: *account, EnableCache: true}
+		candidates = append(candidates, iamCandidates(config)...)
 	}
 	return compare(ctx, candidates, stdout)
 }
@@ -94,13 +97,15 @@ written from the standards; HMACs: Cloud KMS itself).
 			failures = append(failures, fmt.Errorf("%s: %s: %w", r.name, r.step, r.err))
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			r.name, cmp.Or(r.alg, "-"), cmp.Or(r.kid, "-"), cmp.Or(r.size, "-"), duration(r.sign), duration(r.verify), result)
+			r.name, cmp.Or(r.alg, "-"), cmp.Or(r.kid, "-"), cmp.Or(r.size, "-"),
+			duration(r.sign), duration(r.verify), result)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the table: %w", err)
 	}
 	if len(failures) > 0 {
-		return fmt.Errorf("%d of %d signers failed\n%w", len(failures), len(candidates), errors.Join(failures...))
+		return fmt.Errorf("%d of %d signers failed\n%w",
+			len(failures), len(candidates), errors.Join(failures...))
 	}
 	return nil
 }

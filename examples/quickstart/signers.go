@@ -26,7 +26,9 @@ type signer interface {
 func kmsCandidate(name string, config *gcpjwt.KMSConfig, method jwt.SigningMethod) candidate {
 	open := func(ctx context.Context) (signer, error) { return gcpjwt.NewKMSSigner(ctx, config) }
 	if method != nil {
-		open = func(ctx context.Context) (signer, error) { return newMethodSigner(ctx, config, method) }
+		open = func(ctx context.Context) (signer, error) {
+			return newMethodSigner(ctx, config, method)
+		}
 	}
 	return candidate{name, open, kmsStockCheck(config.KMSClient, config.KeyPath)}
 }
@@ -39,13 +41,16 @@ type methodSigner struct {
 	keyfunc jwt.Keyfunc
 }
 
-func newMethodSigner(ctx context.Context, config *gcpjwt.KMSConfig, method jwt.SigningMethod) (*methodSigner, error) {
+func newMethodSigner(
+	ctx context.Context, config *gcpjwt.KMSConfig, method jwt.SigningMethod,
+) (*methodSigner, error) {
 	keyfunc, err := gcpjwt.KMSVerifyKeyfunc(ctx, config)
 	return &methodSigner{config, method, keyfunc}, err
 }
 
 func (s *methodSigner) Sign(ctx context.Context, claims jwt.Claims) (string, error) {
-	return gcpjwt.SignedString(gcpjwt.NewKMSContext(ctx, s.config), jwt.NewWithClaims(s.method, claims))
+	ctx = gcpjwt.NewKMSContext(ctx, s.config)
+	return gcpjwt.SignedString(ctx, jwt.NewWithClaims(s.method, claims))
 }
 
 func (s *methodSigner) Keyfunc(token *jwt.Token) (any, error) { return s.keyfunc(token) }
@@ -58,7 +63,9 @@ func versionOf(ctx context.Context, client *kms.KeyManagementClient, keyPath, ki
 		}
 		return keyPath, nil
 	}
-	versions := client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{Parent: keyPath, Filter: "state=ENABLED"})
+	versions := client.ListCryptoKeyVersions(ctx, &kmspb.ListCryptoKeyVersionsRequest{
+		Parent: keyPath, Filter: "state=ENABLED",
+	})
 	for {
 		v, err := versions.Next()
 		if errors.Is(err, iterator.Done) {

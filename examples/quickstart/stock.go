@@ -89,14 +89,20 @@ func verifyES256K(spki []byte, token *jwt.Token) error {
 	number := func(b []byte) *big.Int { return new(big.Int).SetBytes(b) }
 	point, sig := spki[len(spki)-64:], token.Signature
 	digest := sha256.Sum256([]byte(signingInput(token)))
-	if !plain.VerifySecp256k1(number(point[:32]), number(point[32:]), digest[:], number(sig[:32]), number(sig[32:])) {
+	x, y, r, s := number(point[:32]), number(point[32:]), number(sig[:32]), number(sig[32:])
+	if !plain.VerifySecp256k1(x, y, digest[:], r, s) {
 		return jwt.ErrSignatureInvalid
 	}
 	return nil
 }
 
-func publicKey(ctx context.Context, client *kms.KeyManagementClient, version string, format kmspb.PublicKey_PublicKeyFormat) ([]byte, error) {
-	response, err := client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{Name: version, PublicKeyFormat: format})
+func publicKey(
+	ctx context.Context, client *kms.KeyManagementClient,
+	version string, format kmspb.PublicKey_PublicKeyFormat,
+) ([]byte, error) {
+	response, err := client.GetPublicKey(ctx, &kmspb.GetPublicKeyRequest{
+		Name: version, PublicKeyFormat: format,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("get the public key: %w", err)
 	}
@@ -104,7 +110,9 @@ func publicKey(ctx context.Context, client *kms.KeyManagementClient, version str
 }
 
 // macVerify asks Cloud KMS, as there is no public key.
-func macVerify(ctx context.Context, client *kms.KeyManagementClient, version string, token *jwt.Token) error {
+func macVerify(
+	ctx context.Context, client *kms.KeyManagementClient, version string, token *jwt.Token,
+) error {
 	response, err := client.MacVerify(ctx, &kmspb.MacVerifyRequest{
 		Name: version,
 		Data: []byte(signingInput(token)),
