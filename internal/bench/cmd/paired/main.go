@@ -14,7 +14,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -107,7 +106,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		p.time(ctx, c, 1)
 		p.time(ctx, c, runtime.GOMAXPROCS(0))
 	}
-	if err := errors.Join(p.scenarios(suite), ctx.Err()); err != nil {
+	p.scenarios(suite)
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if *markdown {
