@@ -115,7 +115,7 @@ func (k *kmsKey) signerMethod(ctx context.Context) error {
 		}
 		for _, m := range kmsMethods {
 			if m.isMAC() && len(mac) == m.hash.Size() {
-				v.traits.Store(newTraits(m.rows[0].algorithm, kmspb.ProtectionLevel_PROTECTION_LEVEL_UNSPECIFIED))
+				v.isMACOf(m)
 				return nil
 			}
 		}
@@ -146,8 +146,11 @@ func (k *kmsKey) verifyKeys(ctx context.Context) (keyset.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if methods == nil {
+	switch len(methods) {
+	case 0: // it has a public key
 		methods = []*SigningMethodKMS{v.traits.Load().method}
+	case 1:
+		v.isMACOf(methods[0])
 	}
 	var keys []*keyset.Key
 	for _, m := range methods {

@@ -44,6 +44,17 @@ func macSign(
 	return mac, err
 }
 
+// isMACOf takes note that the version is a MAC key of m's algorithm.
+func (v *kmsVersion) isMACOf(m *SigningMethodKMS) {
+	v.traits.Store(&kmsTraits{algorithm: m.rows[0].algorithm, method: m})
+}
+
+// isMAC reports whether the version is known to be a MAC key.
+func (v *kmsVersion) isMAC() bool {
+	traits := v.traits.Load()
+	return traits != nil && traits.method != nil && traits.method.isMAC()
+}
+
 // macKey is what the Keyfuncs return for keys that never leave Cloud KMS: where
 // to ask, and the versions that may have signed.
 type macKey struct {

@@ -91,7 +91,7 @@ func (v *kmsVersion) sign(
 	for _, row := range m.rows {
 		if len(sig) == row.length && (traits == nil || traits.algorithm == row.algorithm) {
 			if input == sendMAC && traits == nil {
-				v.traits.Store(&kmsTraits{algorithm: row.algorithm, method: m})
+				v.isMACOf(m)
 			}
 			return signed, sig, nil
 		}

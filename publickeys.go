@@ -31,10 +31,13 @@ func (c *KMSConfig) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 		return nil, keyset.Unavailable(err)
 	}
 	var source keyset.Source = key.source
-	if key.rotating != nil {
+	switch {
+	case key.rotating != nil:
 		// That no version is ENABLED is for verifiers to know, not an error.
 		_, err = key.source.list(ctx)
-	} else {
+	case key.pinned.isMAC():
+		return []jwks.Key{}, nil
+	default:
 		source, err = key.verifyKeys(ctx)
 	}
 	if err != nil {
