@@ -37,8 +37,7 @@ var SigningMethodAppEngine = appEngineMethod()
 
 func appEngineMethod() *SigningMethodAppEngineImpl {
 	m := new(SigningMethodAppEngineImpl)
-	m.alias, m.algorithm = "AppEngine", algorithm.ByName(certificateAlg)
-	m.verify = m.algorithm.Method.Verify
+	m.implement("AppEngine", algorithm.ByName(certificateAlg))
 	return m
 }
 

@@ -113,8 +113,7 @@ func iamMethod(alias string,
 	callSigned func(context.Context, *IAMConfig, *draft) (string, error),
 ) *SigningMethodIAM {
 	m := &SigningMethodIAM{call: call, callSigned: callSigned}
-	m.alias, m.algorithm = alias, algorithm.ByName(certificateAlg)
-	m.verify = m.algorithm.Method.Verify
+	m.implement(alias, algorithm.ByName(certificateAlg))
 	return m
 }
 

@@ -175,8 +175,7 @@ var kmsMethods = []*SigningMethodKMS{
 
 func kmsMethodOf(alias, alg string, hash crypto.Hash, rows ...kmsRow) *SigningMethodKMS {
 	m := &SigningMethodKMS{hash: hash, rows: rows}
-	m.alias, m.algorithm = alias, algorithm.ByName(alg)
-	m.verify = m.algorithm.Method.Verify
+	m.implement(alias, algorithm.ByName(alg))
 	return m
 }
 

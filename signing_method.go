@@ -22,6 +22,11 @@ type method struct {
 	overridden atomic.Bool
 }
 
+// implement gives the method its alias, and the names and the verifier of an algorithm.
+func (m *method) implement(alias string, a *algorithm.Algorithm) {
+	m.alias, m.algorithm, m.verify = alias, a, a.Method.Verify
+}
+
 // Alg returns the name that jwt writes into the header of a new token: the
 // method's alias until Override is called, its RFC name afterwards.
 // [SignedString] always writes the RFC name.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,38 +97,6 @@ type pipes struct{}
 func (pipes) options() []testutil.Option { return []testutil.Option{testutil.InMemory()} }
 
 func (pipes) listen() (net.Listener, dial, error) {
-	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	return l, func(ctx context.Context, _, _ string) (net.Conn, error) {
-		client, server := net.Pipe()
-		select {
-		case l.conns <- server:
-			return client, nil
-		case <-l.closed:
-			return nil, net.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}, nil
+	listener, connect := testutil.ListenInMemory()
+	return listener, func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) }, nil
 }
-
-type pipeListener struct {
-	conns  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }

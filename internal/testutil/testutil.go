@@ -42,8 +42,8 @@ type network struct {
 // "" for any free port.
 func listen(o options, addr string) (*network, error) {
 	if o.inMemory {
-		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		return &network{l, l.dial}, nil
+		l, dial := ListenInMemory()
+		return &network{l, dial}, nil
 	}
 	if addr == "" {
 		addr = "127.0.0.1:0"
@@ -63,6 +63,13 @@ func newOptions(opts []Option) options {
 		opt(&o)
 	}
 	return o
+}
+
+// ListenInMemory returns a listener that connects through net.Pipe, as [InMemory] does, and
+// what dials it.
+func ListenInMemory() (net.Listener, func(ctx context.Context) (net.Conn, error)) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	return l, l.dial
 }
 
 type pipeListener struct {
