@@ -59,7 +59,7 @@ func KMSVerifyKeyfunc(ctx context.Context, config *KMSConfig) (jwt.Keyfunc, erro
 	if err != nil {
 		return nil, keyset.Unavailable(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	ctx, cancel := keyset.Waiting(ctx)
 	defer cancel()
 	source, err := key.verifyKeys(ctx)
 	if err != nil {

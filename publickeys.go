@@ -24,7 +24,7 @@ func (c *KMSConfig) PublicKeys(ctx context.Context) ([]jwks.Key, error) {
 	case ctx == nil:
 		return nil, errNilContext("PublicKeys")
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	ctx, cancel := keyset.Waiting(ctx)
 	defer cancel()
 	key, err := c.key(ctx)
 	if err != nil {

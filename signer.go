@@ -63,7 +63,7 @@ func NewKMSSigner(ctx context.Context, config *KMSConfig) (*Signer, error) {
 	case ctx == nil:
 		return nil, errNilContext("NewKMSSigner")
 	}
-	reading, cancel := context.WithTimeout(ctx, keyset.WaitTimeout)
+	reading, cancel := keyset.Waiting(ctx)
 	defer cancel()
 	own := *config
 	key, err := own.key(reading)

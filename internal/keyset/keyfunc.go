@@ -33,7 +33,7 @@ func Keyfunc(ctx context.Context, source Source) jwt.Keyfunc {
 				return one(ctx, key, token)
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, WaitTimeout) // which takes memory
+		ctx, cancel := Waiting(ctx) // which takes memory
 		defer cancel()
 		set, err := source.Get(ctx)
 		if err != nil {

@@ -20,13 +20,19 @@ const (
 	// ReadTimeout bounds each reading of keys.
 	ReadTimeout = 10 * time.Second
 
-	// WaitTimeout bounds what waits for readings. It is a little longer, so that the error
+	// waitTimeout bounds what waits for readings. It is a little longer, so that the error
 	// is that of the reading, which says what was read.
-	WaitTimeout = ReadTimeout + 100*time.Millisecond
+	waitTimeout = ReadTimeout + 100*time.Millisecond
 
 	// NotReadyPause is how long it is remembered that a key isn't there, ready or allowed.
 	NotReadyPause = 3 * time.Second
 )
+
+// Waiting returns a context for those who wait for readings of keys. It ends when those must
+// have ended: known keys then serve as in an outage.
+func Waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, waitTimeout, refresh.Overdue)
+}
 
 // Published is the source of keys that a signer publishes, as certificates or in a JWK Set.
 type Published struct {

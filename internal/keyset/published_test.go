@@ -444,6 +444,28 @@ func TestDown(t *testing.T) {
 	}
 }
 
+// Known keys serve whoever waited for as long as a reading may take, even if that one ends
+// later. It does where the process was frozen: all times are over at once then.
+func TestLateReading(t *testing.T) {
+	t.Parallel()
+	const late = keyset.ReadTimeout + time.Second
+	bubble(t, func(t *testing.T, o *origin, _ jwt.Keyfunc) {
+		source := o.source()
+		read := source.Read
+		source.Read = func(ctx context.Context, fresh bool) (*keyset.Set, fetch.Lifetime, error) {
+			if o.fetches() == 1 {
+				time.Sleep(late) // whatever ctx says
+			}
+			return read(ctx, fresh)
+		}
+		keyfunc := keyset.Keyfunc(t.Context(), source)
+		want(t, keyfunc, "k", nil, 0)
+		time.Sleep(lifetime)
+		want(t, keyfunc, "k", nil, keyset.ReadTimeout+100*time.Millisecond)
+		want(t, keyfunc, "k", nil, late-keyset.ReadTimeout-100*time.Millisecond)
+	})
+}
+
 // An unknown kid in an outage may name a new key, so that the token isn't bad yet.
 func TestUnknownKeyIDInAnOutage(t *testing.T) {
 	t.Parallel()

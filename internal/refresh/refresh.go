@@ -94,10 +94,14 @@ func (v *Value[T]) Current() (value T, ok bool) {
 	return value, false
 }
 
+// Overdue is the cause of a context (see [context.WithTimeoutCause]) that ends when a fetch must
+// have ended, not when its caller has had enough.
+var Overdue = errors.New("the fetch is overdue")
+
 // Get returns the value, fetching it where there is none that is fresh.
 //
-// When ctx ends first, Get returns its error and the fetch goes on for the
-// others. While the origin is down an old value serves within its
+// When ctx ends first, Get returns its error and the fetch goes on for the others. If ctx ended
+// as [Overdue], the origin is taken to be down. While it is down an old value serves within its
 // Lifetime.Stale; callers without one get the failure at once, except that one of
 // them tries again whenever the back-off has passed. A failure that nobody waited for,
 // such as that of a renewal during which the process was frozen, is not theirs: they try.
@@ -134,13 +138,14 @@ func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 		v.mu.Unlock()
 
 		value, err := f.wait(ctx)
-		if err == nil || ctx.Err() != nil {
+		overdue := context.Cause(ctx) == Overdue
+		if err == nil || ctx.Err() != nil && !overdue {
 			return value, err
 		}
 		if k := v.kept.Load(); k != nil && isBefore(time.Now(), k.obsolete) {
 			return k.value, nil
 		}
-		if f.demanded {
+		if f.demanded || overdue {
 			return value, err
 		}
 		// It began for nobody, perhaps long ago.

@@ -635,6 +635,48 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
+// Who waited for as long as a fetch may take gets the old value if it still serves, even though
+// the fetch hasn't failed yet: after a freeze all times are over at once. Who has had enough
+// gets an error.
+func TestOverdue(t *testing.T) {
+	const patience = 10 * time.Second
+	plain := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, patience)
+	}
+	overdue := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeoutCause(ctx, patience, refresh.Overdue)
+	}
+	tests := []struct {
+		name string
+		wait func(ctx context.Context) (context.Context, context.CancelFunc)
+		at   time.Duration
+		want int
+		err  error
+	}{
+		{"overdue", overdue, ordinaryLife.Fresh + time.Second, 1, nil},
+		{"overdue, too old", overdue, ordinaryLife.Fresh + ordinaryLife.Stale, 0, context.DeadlineExceeded},
+		{"enough", plain, ordinaryLife.Fresh + time.Second, 0, context.DeadlineExceeded},
+	}
+	for _, test := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			o, v := newOrigin(), new(refresh.Value[int])
+			wantGet(t, v, o, 1, nil, 0)
+			o.at(test.at)
+			o.set(func(o *origin) { o.latency = patience + time.Second })
+			ctx, cancel := test.wait(t.Context())
+			defer cancel()
+			began := time.Now()
+			if got, err := v.Get(ctx, o); got != test.want || !errors.Is(err, test.err) || time.Since(began) != patience {
+				t.Errorf("%s: got %d, %v after %v, want %d, %v after %v",
+					test.name, got, err, time.Since(began), test.want, test.err, patience)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			wantGet(t, v, o, 2, nil, 0)
+		})
+	}
+}
+
 // A failure that says when to try again doesn't back off.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
