@@ -74,7 +74,7 @@ type kept[T any] struct {
 // which goes on while a machine sleeps, and by the monotonic one, which nobody
 // can put back.
 func isBefore(now, t time.Time) bool {
-	return now.Before(t) && now.Round(0).Before(t.Round(0))
+	return now.Before(t) && now.Before(t.Round(0))
 }
 
 // A flight is one fetch and what came of it.
@@ -106,10 +106,16 @@ var Overdue = errors.New("the fetch is overdue")
 // them tries again whenever the back-off has passed. A failure that nobody waited for,
 // such as that of a renewal during which the process was frozen, is not theirs: they try.
 func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
+	if value, ok := v.Current(); ok {
+		return value, nil
+	}
+	return v.await(ctx, src)
+}
+
+// await is Get where the value is due for renewal or not there. It is apart so that Get is short
+// enough to cost no more than a look at the clock.
+func (v *Value[T]) await(ctx context.Context, src Source[T]) (T, error) {
 	for {
-		if value, ok := v.Current(); ok {
-			return value, nil
-		}
 		v.mu.Lock()
 		now := time.Now()
 		k := v.kept.Load()
