@@ -66,8 +66,8 @@ func newServer(ctx context.Context, config *gcpjwt.KMSConfig, tls credentials.Tr
 	skip := grpcauth.WithSkip(func(method string) bool { return open[method] })
 	server := grpc.NewServer(
 		grpc.Creds(tls),
-		grpc.ChainUnaryInterceptor(logUnary(logger), grpcauth.UnaryServerInterceptor(verifier, skip)),
-		grpc.ChainStreamInterceptor(logStream(logger), grpcauth.StreamServerInterceptor(verifier, skip)))
+		grpc.ChainUnaryInterceptor(logUnary(logger, grpcauth.UnaryServerInterceptor(verifier, skip))),
+		grpc.ChainStreamInterceptor(logStream(logger, grpcauth.StreamServerInterceptor(verifier, skip))))
 	server.RegisterService(&invoicesService, invoices{})
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.RegisterV1(server)
@@ -81,28 +81,36 @@ var open = map[string]bool{
 	reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName: true,
 }
 
-// logUnary and logStream tell the log why a call was turned away. The client learns no
-// more than the code: what exactly is wrong with a token helps those most who are
-// making one up.
-func logUnary(logger *slog.Logger) grpc.UnaryServerInterceptor {
+// logUnary calls the interceptor of package grpcauth, and tells the log why a call was
+// turned away. Then the method isn't reached: its own errors aren't refusals. The client
+// learns no more than the code: what exactly is wrong with a token helps those most who
+// are making one up.
+func logUnary(logger *slog.Logger, auth grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		response, err := handler(ctx, request)
-		logRefusal(ctx, logger, info.FullMethod, err)
+		reached := false
+		response, err := auth(ctx, request, info, func(ctx context.Context, request any) (any, error) {
+			reached = true
+			return handler(ctx, request)
+		})
+		if !reached {
+			logger.WarnContext(ctx, "refused", "method", info.FullMethod, "reason", errors.Unwrap(err))
+		}
 		return response, err
 	}
 }
 
-func logStream(logger *slog.Logger) grpc.StreamServerInterceptor {
+// logStream is logUnary for streams.
+func logStream(logger *slog.Logger, auth grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		err := handler(server, stream)
-		logRefusal(stream.Context(), logger, info.FullMethod, err)
+		reached := false
+		err := auth(server, stream, info, func(server any, stream grpc.ServerStream) error {
+			reached = true
+			return handler(server, stream)
+		})
+		if !reached {
+			logger.WarnContext(stream.Context(), "refused", "method", info.FullMethod, "reason", errors.Unwrap(err))
+		}
 		return err
-	}
-}
-
-func logRefusal(ctx context.Context, logger *slog.Logger, method string, err error) {
-	if reason := errors.Unwrap(err); reason != nil { // the reason of an error of package grpcauth
-		logger.WarnContext(ctx, "refused", "method", method, "reason", reason)
 	}
 }
 

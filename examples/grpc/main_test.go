@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -84,5 +87,27 @@ func TestRunCanceled(t *testing.T) {
 	cancel()
 	if err := run(ctx, nil, io.Discard); err == nil {
 		t.Error("run succeeded though its context was over")
+	}
+}
+
+// A method's own error is no refusal, though it wraps another one.
+func TestLogOwnError(t *testing.T) {
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	own := fmt.Errorf("invoice 7: %w", io.ErrUnexpectedEOF)
+
+	unary := logUnary(logger, func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(ctx, request)
+	})
+	_, err := unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, own })
+	if err != own || log.Len() > 0 {
+		t.Errorf("unary: error %v, log %q; want %v and none", err, &log, own)
+	}
+	stream := logStream(logger, func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return handler(server, stream)
+	})
+	err = stream(nil, nil, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { return own })
+	if err != own || log.Len() > 0 {
+		t.Errorf("stream: error %v, log %q; want %v and none", err, &log, own)
 	}
 }
