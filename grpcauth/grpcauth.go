@@ -13,9 +13,18 @@
 //   - Internal, for 500: the Keyfunc is misconfigured, or what isn't this package's
 //     panicked
 //
-// The error of an interceptor has the reason, for those who log it. An interceptor that
-// is chained in front finds it with [errors.Is], [errors.As] or errors.Unwrap. gRPC sends
-// none of it to the client.
+// The error of an interceptor has the reason, for those who log it: [errors.Is], [errors.As]
+// and errors.Unwrap find it. gRPC sends none of it to the client. To log refusals, call the
+// interceptor from one of your own, with a handler that notes that it was called. If it
+// wasn't, the error is a refusal. An interceptor that is only chained in front can't tell: a
+// method's own error may wrap another one, too. The program examples/grpc shows it.
+//
+// The same interceptor may add details for the client, with status.Convert(err).WithDetails
+// and an errdetails.ErrorInfo. That a scope is missing ([middleware.ErrInsufficientScope])
+// is safe to name: the token was good.
+//
+// A server of which methods need different scopes has a Verifier for each scope. They may
+// share a Keyfunc. An interceptor chooses between theirs by info.FullMethod.
 //
 // Clients use google.golang.org/grpc/credentials/oauth.TokenSource with a token source
 // of package oauth2, as the example does. gRPC sends such tokens over TLS only.
