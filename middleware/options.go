@@ -237,7 +237,7 @@ func WithOptional() Option {
 //   - request.ErrNoTokenInRequest: there is no token
 //   - jwt.ErrTokenMalformed: it is no token or too long, or there are two
 //   - jwt.ErrTokenUnverifiable: there is no key for it, because of ErrUnknownKeyID or
-//     gcpjwt.ErrAlgorithmMismatch, or no call was worth making for it
+//     jwks.ErrAlgorithmMismatch, or no call was worth making for it
 //   - jwt.ErrTokenSignatureInvalid: it is forged
 //   - jwt.ErrTokenInvalidClaims: it is well signed, but has a claim that is wrong;
 //     jwt.ErrTokenExpired, jwt.ErrTokenNotValidYet, jwt.ErrTokenUsedBeforeIssued
