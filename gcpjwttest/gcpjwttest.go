@@ -35,7 +35,8 @@ import (
 )
 
 // NewSigner returns a Signer of ES256 tokens with a Cloud KMS server of its own. Its Keyfunc
-// verifies them.
+// verifies them. Each has a key of its own, but all have the same kid. For a kid that a verifier
+// doesn't know, make a Signer of the second key of one KMS, by [KMS.NewKey].
 func NewSigner(t testing.TB) *gcpjwt.Signer {
 	t.Helper()
 	signer, err := gcpjwt.NewKMSSigner(t.Context(), NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256))

@@ -38,7 +38,8 @@ func NewKMS(t testing.TB) *KMS {
 //
 // Its KeyRefresh is a nanosecond, so that no test has to wait: signers and verifiers list the
 // versions for each token. A new one signs the next token, and tokens by a disabled one are
-// refused at once. 0 is the default, as in production. Logger writes to the log of the test.
+// refused at once. For a key as in production, set KeyRefresh to 0, which is 5 minutes. Logger
+// writes to the log of the test.
 func (k *KMS) NewKey(algorithm kmspb.CryptoKeyVersion_CryptoKeyVersionAlgorithm) *gcpjwt.KMSConfig {
 	k.t.Helper()
 	version, err := k.fake.CreateKey(fmt.Sprintf("key-%d", k.keys.Add(1)), algorithm)
