@@ -13,8 +13,8 @@ import (
 // A Source has public keys to publish: a *gcpjwt.KMSConfig, a *gcpjwt.IAMConfig, a
 // *gcpjwt.Signer, or what [Join] makes of several.
 type Source interface {
-	// PublicKeys returns the keys that tokens may be verified with now, the one that
-	// signs last first. Symmetric keys are never among them, so that there may be
+	// PublicKeys returns the keys that tokens may be verified with now. Those of a Cloud
+	// KMS key are newest first. Symmetric keys are never among them, so that there may be
 	// none at all. An error means that they aren't known.
 	//
 	// A handler calls PublicKeys for each request, from many goroutines, and keeps
