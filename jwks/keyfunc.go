@@ -35,15 +35,20 @@ type Config struct {
 	// that the keys are for. EdDSA and Ed25519 stand for one another.
 	Algorithms []string
 
-	// CacheExpiration is how long a set is used whose response states no lifetime in
-	// Cache-Control or Expires. 0: for the tokens at hand. The next one costs a fetch.
+	// CacheExpiration is how long a set is used if its response states no lifetime, in
+	// Cache-Control or Expires. Set it if the server states none. With 0 such a set isn't
+	// kept: each token waits for a fetch, and no outage is survived. A set whose response
+	// states no-store, no-cache or a lifetime of 0 is never kept.
 	CacheExpiration time.Duration
 
 	// StaleIfError is how long past their expiry keys may serve while the server is
-	// down. 0: one hour, negative: not at all.
+	// down. 0: one hour, negative: not at all. It is for sets that are kept: see
+	// CacheExpiration.
 	StaleIfError time.Duration
 
-	// Client makes the requests. nil: http.DefaultClient.
+	// Client makes the requests. nil: http.DefaultClient. Its Timeout counts if it is
+	// shorter than 10 seconds, and then bounds what a token waits for a server that hangs.
+	// That happens to the first token after a set has expired. Then known keys serve.
 	Client *http.Client
 
 	// Logger is told of failures that no caller sees. nil: slog.Default().
@@ -65,17 +70,22 @@ type Config struct {
 // It doesn't check iss, aud and the dates. Give the parser jwt.WithIssuer and
 // jwt.WithAudience, or use package middleware with WithIssuer and WithAudience.
 //
+// The first token has the set read. To know at start-up whether the keys can be had, call
+// the Keyfunc with &jwt.Token{Method: jwt.SigningMethodES256}. It reads the set, and returns
+// ErrKeysUnavailable if that fails. No key for ES256 is ErrAlgorithmMismatch.
+//
 // Sets are kept for the process, by URL or Issuer, Client and lifetimes, up to 4,096 of
-// them. A set is used for as long as its response says, less Age, and for a day at most. A
-// response with no-store or no-cache serves the tokens at hand. A set is renewed in the
-// background shortly before it expires. It is read once more for a kid that it doesn't
-// have, past any cache on the way, once a minute at most. Any number of tokens share one
-// fetch, which takes 10 seconds at most. By Issuer each renewal reads the discovery
+// them. A set is used for as long as its response says, less Age, and for a day at most.
+// Config.CacheExpiration says which sets aren't kept. A token that comes shortly before a
+// set expires has it renewed in the background. A kid that a set doesn't have makes it read
+// once more, past any cache on the way, once a minute at most. Any number of tokens share
+// one fetch, which takes 10 seconds at most. By Issuer each renewal reads the discovery
 // document, too.
 //
-// While the server is down the last keys serve for StaleIfError. Without any the error is
-// ErrKeysUnavailable, at once. Only a 200 with a set of 1 MiB at most replaces known keys,
-// and only if it has a key for signatures. No redirect to plain http is followed.
+// While the server is down a set that is kept serves for StaleIfError past its expiry.
+// Without one the error is ErrKeysUnavailable, at once. Only a 200 with a set of 1 MiB at
+// most replaces known keys, and only if it has a key for signatures. No redirect to plain
+// http is followed.
 //
 // The end of ctx ends nothing. The Keyfunc may be used concurrently.
 func NewKeyfunc(ctx context.Context, config *Config) (jwt.Keyfunc, error) {

@@ -605,6 +605,27 @@ func TestKeyfuncOutage(t *testing.T) {
 	}
 }
 
+// TestKeyfuncAtStart asks for the keys before there is a token.
+func TestKeyfuncAtStart(t *testing.T) {
+	bubble(t, func(t *testing.T, p *publisher, a signer) {
+		f := keyfunc(t, p.byURL())
+		p.set(func(p *publisher) { p.answer = http.NotFound })
+		if _, err := f(&jwt.Token{Method: jwt.SigningMethodES256}); !errors.Is(err, jwks.ErrKeysUnavailable) {
+			t.Errorf("without keys: error %v, want %v", err, jwks.ErrKeysUnavailable)
+		}
+		time.Sleep(time.Minute)
+		p.set(func(p *publisher) { p.answer = nil })
+		if _, err := f(&jwt.Token{Method: jwt.SigningMethodEdDSA}); err != nil {
+			t.Errorf("with a key for EdDSA: %v", err)
+		}
+		if _, err := f(&jwt.Token{Method: jwt.SigningMethodES256}); !errors.Is(err, jwks.ErrAlgorithmMismatch) {
+			t.Errorf("with no key for ES256: error %v, want %v", err, jwks.ErrAlgorithmMismatch)
+		}
+		wantParse(t, f, a.token("EdDSA", "a"), nil)
+		p.wantCalls(t, 2)
+	})
+}
+
 // TestKeyfuncLifetime keeps a set for as long as its response says.
 func TestKeyfuncLifetime(t *testing.T) {
 	for _, test := range []struct {
