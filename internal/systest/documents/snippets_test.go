@@ -81,8 +81,8 @@ func readmeGRPC(keyfunc jwt.Keyfunc) *grpc.Server {
 		middleware.WithIssuer("https://issuer.example.com"),
 		middleware.WithAudience("https://api.example.com"))
 	server := grpc.NewServer(
-		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
-		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier)))
+		grpc.ChainUnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier)),
+		grpc.ChainStreamInterceptor(grpcauth.StreamServerInterceptor(verifier)))
 	return server
 }
 
@@ -132,13 +132,56 @@ func guideGRPC(ctx context.Context) (*grpc.Server, error) {
 	verifier := middleware.NewVerifier(keyfunc,
 		middleware.WithIssuer("https://issuer.example.com"),
 		middleware.WithAudience("https://api.example.com"))
-	open := grpcauth.WithSkip(func(method string) bool {
-		return method == healthpb.Health_Check_FullMethodName // asked without a token
+	open := grpcauth.WithSkip(func(method string) bool { // asked without a token
+		return method == healthpb.Health_Check_FullMethodName || method == healthpb.Health_Watch_FullMethodName
 	})
 	server := grpc.NewServer(
-		grpc.UnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier, open)),
-		grpc.StreamInterceptor(grpcauth.StreamServerInterceptor(verifier, open)))
+		grpc.ChainUnaryInterceptor(grpcauth.UnaryServerInterceptor(verifier, open)),
+		grpc.ChainStreamInterceptor(grpcauth.StreamServerInterceptor(verifier, open)))
 	return server, nil
+}
+
+func guideScopes(keyfunc jwt.Keyfunc) grpc.UnaryServerInterceptor {
+	issuer := middleware.WithIssuer("https://issuer.example.com")
+	audience := middleware.WithAudience("https://api.example.com")
+	read := grpcauth.UnaryServerInterceptor(middleware.NewVerifier(keyfunc, issuer, audience,
+		middleware.WithScope("invoices.read")))
+	pay := grpcauth.UnaryServerInterceptor(middleware.NewVerifier(keyfunc, issuer, audience,
+		middleware.WithScope("invoices.pay")))
+	byMethod := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if info.FullMethod == "/invoices.v1.Invoices/Pay" {
+			return pay(ctx, req, info, handler)
+		}
+		return read(ctx, req, info, handler)
+	}
+	return byMethod
+}
+
+// Each method takes a token with its own scope, and no other.
+func TestGuideScopes(t *testing.T) {
+	signer := gcpjwttest.NewSigner(t)
+	byMethod := guideScopes(signer.Keyfunc)
+	for _, scope := range []string{"invoices.read", "invoices.pay"} {
+		text, err := signer.Sign(t.Context(), jwt.MapClaims{
+			"iss": "https://issuer.example.com", "aud": "https://api.example.com",
+			"exp": time.Now().Add(time.Hour).Unix(), "scope": scope,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+text))
+		for method, needed := range map[string]string{"Get": "invoices.read", "Pay": "invoices.pay"} {
+			info := &grpc.UnaryServerInfo{FullMethod: "/invoices.v1.Invoices/" + method}
+			_, err := byMethod(ctx, nil, info, func(context.Context, any) (any, error) { return nil, nil })
+			want := codes.OK
+			if scope != needed {
+				want = codes.PermissionDenied
+			}
+			if status.Code(err) != want || errors.Is(err, middleware.ErrInsufficientScope) != (want != codes.OK) {
+				t.Errorf("%s with scope %s: %v, want %v", method, scope, err, want)
+			}
+		}
+	}
 }
 
 func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (http.Handler, error) {
