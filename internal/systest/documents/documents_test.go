@@ -582,8 +582,8 @@ func TestEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := config.ActivationDelay, keeps+systest.Refresh; got != want {
-		t.Errorf("%s: the ActivationDelay is %v, want %v", guide, got, want)
+	if got, want := guideConfig().ActivationDelay, keeps+systest.Refresh+time.Minute; got < want {
+		t.Errorf("%s: the ActivationDelay is %v, want %v at least, as a fetch may fail", guide, got, want)
 	}
 	token, _, err := jwt.NewParser().ParseUnverified(
 		string(systest.Body(handler, httptest.NewRequest(http.MethodPost, "/token", nil))), jwt.MapClaims{})

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -185,7 +186,6 @@ func TestGuideScopes(t *testing.T) {
 }
 
 func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (http.Handler, error) {
-	config.ActivationDelay = 10 * time.Minute // KeyRefresh + Envoy's cache_duration
 	signer, err := gcpjwt.NewKMSSigner(ctx, config)
 	if err != nil {
 		return nil, err
@@ -194,7 +194,9 @@ func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (ht
 	mux.Handle("/.well-known/", jwks.NewDiscoveryHandler(issuer, signer))
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
 		user := "alice" // find out who asks, before you give out tokens
-		text, err := signer.Sign(r.Context(), jwt.RegisteredClaims{
+		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+		defer cancel()
+		text, err := signer.Sign(ctx, jwt.RegisteredClaims{
 			Issuer:    issuer,
 			Subject:   user,
 			Audience:  jwt.ClaimStrings{"https://api.example.com"},
@@ -207,6 +209,14 @@ func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (ht
 		io.WriteString(w, text)
 	})
 	return mux, nil
+}
+
+func guideConfig() *gcpjwt.KMSConfig {
+	config := &gcpjwt.KMSConfig{
+		KeyPath:         os.Getenv("KMS_KEY"),
+		ActivationDelay: 15 * time.Minute, // KeyRefresh + Envoy's cache_duration + 5 minutes to spare
+	}
+	return config
 }
 
 // The service for Envoy, with the guide's server for gRPC in Envoy's place: the health check
