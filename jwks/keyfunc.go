@@ -46,9 +46,9 @@ type Config struct {
 	// CacheExpiration.
 	StaleIfError time.Duration
 
-	// Client makes the requests. nil: http.DefaultClient. Its Timeout counts if it is
-	// shorter than 10 seconds, and then bounds what a token waits for a server that hangs.
-	// That happens to the first token after a set has expired. Then known keys serve.
+	// Client makes the requests. nil: http.DefaultClient. If a server hangs, the first
+	// token after a set has expired waits for 10 seconds, or for the Client's Timeout if
+	// that is shorter. Then known keys serve.
 	Client *http.Client
 
 	// Logger is told of failures that no caller sees. nil: slog.Default().
@@ -71,16 +71,17 @@ type Config struct {
 // jwt.WithAudience, or use package middleware with WithIssuer and WithAudience.
 //
 // The first token has the set read. To know at start-up whether the keys can be had, call
-// the Keyfunc with &jwt.Token{Method: jwt.SigningMethodES256}. It reads the set, and returns
+// the Keyfunc with a token that has a Method only, of an algorithm that config allows:
+// &jwt.Token{Method: jwt.SigningMethodES256}. It reads the set, and returns
 // ErrKeysUnavailable if that fails. No key for ES256 is ErrAlgorithmMismatch.
 //
 // Sets are kept for the process, by URL or Issuer, Client and lifetimes, up to 4,096 of
 // them. A set is used for as long as its response says, less Age, and for a day at most.
 // Config.CacheExpiration says which sets aren't kept. A token that comes shortly before a
-// set expires has it renewed in the background. A kid that a set doesn't have makes it read
-// once more, past any cache on the way, once a minute at most. Any number of tokens share
-// one fetch, which takes 10 seconds at most. By Issuer each renewal reads the discovery
-// document, too.
+// set expires has it renewed in the background. For a kid that it doesn't have, a set is
+// read once more, past any cache on the way, once a minute at most. Any number of tokens
+// share one fetch, which takes 10 seconds at most. By Issuer each renewal reads the
+// discovery document, too.
 //
 // While the server is down a set that is kept serves for StaleIfError past its expiry.
 // Without one the error is ErrKeysUnavailable, at once. Only a 200 with a set of 1 MiB at
