@@ -59,6 +59,14 @@ func BenchmarkSign(b *testing.B) { each(b, signing(b)) }
 
 func BenchmarkSignParallel(b *testing.B) { eachParallel(b, signing(b)) }
 
+func BenchmarkSignInMemory(b *testing.B) {
+	c, err := newSuite(b).SignInMemory()
+	if err != nil {
+		b.Fatal(err)
+	}
+	each(b, []Comparison{c})
+}
+
 func signing(b *testing.B) []Comparison {
 	comparisons, err := newSuite(b).Sign()
 	if err != nil {

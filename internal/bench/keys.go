@@ -70,6 +70,7 @@ var algorithms = []algorithm{
 // A key is a CryptoKeyVersion in Cloud KMS, with a token by it.
 type key struct {
 	algorithm
+	address string // of its server
 	client  *kms.KeyManagementClient
 	version string // resource name
 	public  any    // nil for HS*
@@ -98,7 +99,7 @@ func (s *Suite) newKey(a algorithm) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &key{algorithm: a, client: client, version: version, public: server.PublicKey(version), kid: gcpjwt.KMSKeyID(version)}
+	k := &key{algorithm: a, address: server.Addr(), client: client, version: version, public: server.PublicKey(version), kid: gcpjwt.KMSKeyID(version)}
 	server.Intercept(prepared())
 	k.token, err = sign(k.context(s.ctx), a.method)
 	return k, err

@@ -82,7 +82,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range sign {
+	inMemory, err := suite.SignInMemory()
+	if err != nil {
+		return err
+	}
+	for _, c := range append(sign, inMemory) {
 		p.time(ctx, c, 1)
 	}
 	verify, err := suite.Verify()
