@@ -31,7 +31,7 @@ const (
 // Waiting returns a context for those who wait for readings of keys. It ends when those must
 // have ended: known keys then serve as in an outage.
 func Waiting(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, waitTimeout, refresh.Overdue)
+	return context.WithTimeoutCause(ctx, waitTimeout, refresh.ErrOverdue)
 }
 
 // Published is the source of keys that a signer publishes, as certificates or in a JWK Set.

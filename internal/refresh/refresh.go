@@ -94,14 +94,14 @@ func (v *Value[T]) Current() (value T, ok bool) {
 	return value, false
 }
 
-// Overdue is the cause of a context (see [context.WithTimeoutCause]) that ends when a fetch must
-// have ended, not when its caller has had enough.
-var Overdue = errors.New("the fetch is overdue")
+// ErrOverdue is the cause of a context (see [context.WithTimeoutCause]) that ends when a fetch
+// must have ended, not when its caller has had enough.
+var ErrOverdue = errors.New("the fetch is overdue")
 
 // Get returns the value, fetching it where there is none that is fresh.
 //
 // When ctx ends first, Get returns its error and the fetch goes on for the others. If ctx ended
-// as [Overdue], the origin is taken to be down. While it is down an old value serves within its
+// as [ErrOverdue], the origin is taken to be down. While it is down an old value serves within its
 // Lifetime.Stale; callers without one get the failure at once, except that one of
 // them tries again whenever the back-off has passed. A failure that nobody waited for,
 // such as that of a renewal during which the process was frozen, is not theirs: they try.
@@ -144,7 +144,7 @@ func (v *Value[T]) await(ctx context.Context, src Source[T]) (T, error) {
 		v.mu.Unlock()
 
 		value, err := f.wait(ctx)
-		overdue := context.Cause(ctx) == Overdue
+		overdue := context.Cause(ctx) == ErrOverdue
 		if err == nil || ctx.Err() != nil && !overdue {
 			return value, err
 		}

@@ -644,7 +644,7 @@ func TestOverdue(t *testing.T) {
 		return context.WithTimeout(ctx, patience)
 	}
 	overdue := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		return context.WithTimeoutCause(ctx, patience, refresh.Overdue)
+		return context.WithTimeoutCause(ctx, patience, refresh.ErrOverdue)
 	}
 	tests := []struct {
 		name string
