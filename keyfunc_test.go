@@ -292,10 +292,10 @@ func TestKeyfuncWithoutConfig(t *testing.T) {
 func TestMisspeltKeyfuncs(t *testing.T) {
 	config := gcpjwttest.NewIAM(t).NewAccount(account)
 	text := systest.Sign(t, gcpjwt.NewIAMContext(t.Context(), config), gcpjwt.SigningMethodIAMJWT, nil)
-	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { //nolint:staticcheck // deprecated
+	if _, err := jwt.Parse(text, gcpjwt.IAMVerfiyKeyfunc(t.Context(), config)); err != nil { // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: %v", err)
 	}
-	if _, err := gcpjwt.IAMVerfiyKeyfunc(t.Context(), nil)(nil); !errors.Is(err, gcpjwt.ErrMissingConfig) { //nolint:staticcheck // deprecated
+	if _, err := gcpjwt.IAMVerfiyKeyfunc(t.Context(), nil)(nil); !errors.Is(err, gcpjwt.ErrMissingConfig) { // deprecated
 		t.Errorf("IAMVerfiyKeyfunc: got %v, want %v", err, gcpjwt.ErrMissingConfig)
 	}
 
@@ -303,7 +303,7 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 	ctx := app.Context(t.Context())
 	text = systest.Sign(t, ctx, gcpjwt.SigningMethodAppEngine, nil)
 	for _, cached := range []bool{true, true, false, false} {
-		if _, err := jwt.Parse(text, gcpjwt.AppEngineVerfiyKeyfunc(ctx, cached, time.Hour)); err != nil { //nolint:staticcheck // deprecated
+		if _, err := jwt.Parse(text, gcpjwt.AppEngineVerfiyKeyfunc(ctx, cached, time.Hour)); err != nil { // deprecated
 			t.Errorf("AppEngineVerfiyKeyfunc: %v", err)
 		}
 	}
@@ -313,14 +313,14 @@ func TestMisspeltKeyfuncs(t *testing.T) {
 
 	key := gcpjwttest.NewKMS(t).NewKey(kmspb.CryptoKeyVersion_EC_SIGN_P256_SHA256)
 	text = systest.Sign(t, gcpjwt.NewKMSContext(t.Context(), key), gcpjwt.SigningMethodKMSES256, nil)
-	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) //nolint:staticcheck // deprecated
+	keyfunc, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), key) // deprecated
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := jwt.Parse(text, keyfunc); err != nil {
 		t.Errorf("KMSVerfiyKeyfunc: %v", err)
 	}
-	if _, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), nil); !errors.Is(err, gcpjwt.ErrMissingConfig) { //nolint:staticcheck // deprecated
+	if _, err := gcpjwt.KMSVerfiyKeyfunc(t.Context(), nil); !errors.Is(err, gcpjwt.ErrMissingConfig) { // deprecated
 		t.Errorf("KMSVerfiyKeyfunc: got %v, want %v", err, gcpjwt.ErrMissingConfig)
 	}
 }

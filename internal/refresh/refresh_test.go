@@ -221,7 +221,7 @@ func TestCallersLeave(t *testing.T) {
 
 		var callers sync.WaitGroup
 		callers.Go(func() {
-			if got, err := v.Get(ctx, o); got != 0 || err != context.DeadlineExceeded { //nolint:errorlint // exactly that
+			if got, err := v.Get(ctx, o); got != 0 || err != context.DeadlineExceeded { // exactly that
 				t.Errorf("Get: got %d, %v, want 0, %v", got, err, context.DeadlineExceeded)
 			}
 			if took := time.Since(o.began); took != time.Second {
@@ -230,7 +230,7 @@ func TestCallersLeave(t *testing.T) {
 		})
 		callers.Go(func() {
 			time.Sleep(time.Millisecond)
-			if _, err := v.Renew(ctx, o, 0, time.Minute, is(0)); err != context.DeadlineExceeded { //nolint:errorlint // exactly that
+			if _, err := v.Renew(ctx, o, 0, time.Minute, is(0)); err != context.DeadlineExceeded { // exactly that
 				t.Errorf("Renew: got %v, want %v", err, context.DeadlineExceeded)
 			}
 		})
