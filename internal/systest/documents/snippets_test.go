@@ -190,6 +190,9 @@ func newIssuer(ctx context.Context, issuer string, config *gcpjwt.KMSConfig) (ht
 	if err != nil {
 		return nil, err
 	}
+	if _, err := signer.PublicKeys(ctx); err != nil { // to have them when an outage comes
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/.well-known/", jwks.NewDiscoveryHandler(issuer, signer))
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
