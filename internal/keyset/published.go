@@ -28,8 +28,8 @@ const (
 	NotReadyPause = 3 * time.Second
 )
 
-// Waiting returns a context for those who wait for readings of keys. It ends when those must
-// have ended: known keys then serve as in an outage.
+// Waiting returns a context for those who wait for readings of keys. When it ends, known keys
+// that are kept serve as in an outage.
 func Waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, waitTimeout, refresh.ErrOverdue)
 }

@@ -7,6 +7,7 @@ package refresh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,16 +96,16 @@ func (v *Value[T]) Current() (value T, ok bool) {
 }
 
 // ErrOverdue is the cause of a context (see [context.WithTimeoutCause]) that ends when a fetch
-// must have ended, not when its caller has had enough.
-var ErrOverdue = errors.New("the fetch is overdue")
+// should have ended, not when its caller has had enough. Clients of HTTP show it to users.
+var ErrOverdue = fmt.Errorf("the reading is overdue: %w", context.DeadlineExceeded)
 
 // Get returns the value, fetching it where there is none that is fresh.
 //
-// When ctx ends first, Get returns its error and the fetch goes on for the others. If ctx ended
-// as [ErrOverdue], the origin is taken to be down. While it is down an old value serves within its
-// Lifetime.Stale; callers without one get the failure at once, except that one of
-// them tries again whenever the back-off has passed. A failure that nobody waited for,
-// such as that of a renewal during which the process was frozen, is not theirs: they try.
+// When ctx ends first, Get returns its error and the fetch goes on for the others. Where it ended
+// as [ErrOverdue] and an old value serves, Get returns that. While the origin is down an old value
+// serves within its Lifetime.Stale; callers without one get the failure at once, except that one
+// of them tries again whenever the back-off has passed. A failure that nobody waited for, such as
+// that of a renewal during which the process was frozen, is not theirs: they try.
 func (v *Value[T]) Get(ctx context.Context, src Source[T]) (T, error) {
 	if value, ok := v.Current(); ok {
 		return value, nil
@@ -144,8 +145,9 @@ func (v *Value[T]) await(ctx context.Context, src Source[T]) (T, error) {
 		v.mu.Unlock()
 
 		value, err := f.wait(ctx)
-		overdue := context.Cause(ctx) == ErrOverdue
-		if err == nil || ctx.Err() != nil && !overdue {
+		cause := context.Cause(ctx)
+		overdue := cause == ErrOverdue
+		if err == nil || cause != nil && !overdue {
 			return value, err
 		}
 		if k := v.kept.Load(); k != nil && isBefore(time.Now(), k.obsolete) {
@@ -296,6 +298,11 @@ func (f *flight[T]) wait(ctx context.Context) (T, error) {
 	case <-f.done:
 		return f.value, f.err
 	case <-ctx.Done():
+	}
+	select {
+	case <-f.done: // at the same time
+		return f.value, f.err
+	default:
 		var none T
 		return none, ctx.Err()
 	}

@@ -639,6 +639,9 @@ func TestFreeze(t *testing.T) {
 // the fetch hasn't failed yet: after a freeze all times are over at once. Who has had enough
 // gets an error.
 func TestOverdue(t *testing.T) {
+	if !errors.Is(refresh.ErrOverdue, context.DeadlineExceeded) { // which net/http shows to users
+		t.Errorf("%v isn't %v", refresh.ErrOverdue, context.DeadlineExceeded)
+	}
 	const patience = 10 * time.Second
 	plain := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, patience)
