@@ -3,53 +3,29 @@ package middleware
 import (
 	"encoding/json"
 	"maps"
-
-	"github.com/golang-jwt/jwt/v5"
 )
 
-// nested are the names of the members of header and claims that are objects or
-// arrays. The others need no copy, as nobody can alter them.
-type nested struct{ header, claims []string }
-
-func nestedIn(header, claims map[string]any) *nested {
-	n := nested{namesOfNested(header), namesOfNested(claims)}
-	if n.header == nil && n.claims == nil {
-		return nil
-	}
-	return &n
+// A member is one of a header or of claims. A slice of them takes less memory than a map.
+type member struct {
+	name  string
+	value any
 }
 
-func namesOfNested(members map[string]any) (names []string) {
-	for name, member := range members {
-		switch member.(type) {
-		case map[string]any, []any:
-			names = append(names, name)
-		}
+func membersOf(object map[string]any) []member {
+	members := make([]member, 0, len(object))
+	for name, value := range object {
+		members = append(members, member{name, value})
 	}
-	return names
+	return members
 }
 
-func (n *nested) copyHeader(header map[string]any) map[string]any {
-	header = maps.Clone(header)
-	if n != nil {
-		deepen(header, n.header)
+// objectOf makes an object that its owner may alter, all the way down.
+func objectOf(members []member) map[string]any {
+	object := make(map[string]any, len(members))
+	for _, m := range members {
+		object[m.name] = copyJSON(m.value)
 	}
-	return header
-}
-
-func (n *nested) copyClaims(claims jwt.MapClaims) jwt.MapClaims {
-	claims = maps.Clone(claims)
-	if n != nil {
-		deepen(claims, n.claims)
-	}
-	return claims
-}
-
-// deepen replaces the named members by copies.
-func deepen(members map[string]any, names []string) {
-	for _, name := range names {
-		members[name] = copyJSON(members[name])
-	}
+	return object
 }
 
 func copyJSON(value any) any {
@@ -81,13 +57,21 @@ const (
 	boxSize    = 16  // the smallest piece of memory that holds others in place
 )
 
-func sizeOfMembers(members map[string]any) int {
+func sizeOfMembers(members []member) int {
+	size := 2 * boxSize * len(members)
+	for _, m := range members {
+		size += sizeOfText(m.name) + sizeOf(m.value)
+	}
+	return size
+}
+
+func sizeOfMap(object map[string]any) int {
 	size := smallMap
-	if n := len(members); n > 8 {
+	if n := len(object); n > 8 {
 		size += memberSize * 16 / 7 * n
 	}
-	for name, member := range members {
-		size += sizeOfText(name) + sizeOf(member)
+	for name, value := range object {
+		size += sizeOfText(name) + sizeOf(value)
 	}
 	return size
 }
@@ -108,7 +92,7 @@ func sizeOf(value any) int {
 		}
 		return size
 	case map[string]any:
-		return sizeOfMembers(value)
+		return sizeOfMap(value)
 	}
 	return 0
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -89,7 +90,7 @@ type Tokens struct {
 }
 
 // Tokens fills the middleware's cache with n tokens, which have a number of further claims.
-// They are by an Ed25519 key in memory, with which they are soon made; how a token was
+// Those without any are 500 bytes long. They are by an Ed25519 key in memory, with which they are soon made; how a token was
 // verified makes no difference to the cache.
 func (s *Suite) Tokens(n, furtherClaims int) (*Tokens, error) {
 	public, private, err := ed25519.GenerateKey(nil)
@@ -104,6 +105,9 @@ func (s *Suite) Tokens(n, furtherClaims int) (*Tokens, error) {
 	for i := range requests {
 		claims := moreClaims{claims(), furtherClaims}
 		claims.ID = strconv.Itoa(i)
+		if furtherClaims == 0 {
+			claims.Subject = strings.Repeat("x", 147)
+		}
 		token, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims).SignedString(private)
 		if err != nil {
 			return nil, err
