@@ -81,12 +81,25 @@ func TestMask(t *testing.T) {
 	}
 }
 
+// Without escapes, a secret of 8 letters and digits or more is never left as it is.
 func FuzzMask(f *testing.F) {
 	f.Add(`a \"b\" %2`, `{"a":"b"}`)
 	f.Add("\\", "\\")
 	f.Add("%25252", "%")
+	f.Add("0", "0000000"+strings.Repeat(" ", 200))
+	f.Add("0", "00000000"+strings.Repeat(" ", 200))
+	isLetter := func(c rune) bool {
+		return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
+	}
 	f.Fuzz(func(t *testing.T, text, secret string) {
-		if got := errs.Mask(text+secret, secret); len(secret) > 200 && strings.Contains(got, secret) {
+		got := errs.Mask(text+secret, secret)
+		letters := 0
+		for _, c := range secret {
+			if isLetter(c) {
+				letters++
+			}
+		}
+		if letters >= 8 && !strings.ContainsAny(text+secret, `%\[`) && strings.Contains(got, secret) {
 			t.Errorf("Mask left %q in %q", secret, got)
 		}
 	})
