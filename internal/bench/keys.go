@@ -99,7 +99,10 @@ func (s *Suite) newKey(a algorithm) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &key{algorithm: a, address: server.Addr(), client: client, version: version, public: server.PublicKey(version), kid: gcpjwt.KMSKeyID(version)}
+	k := &key{
+		algorithm: a, address: server.Addr(), client: client,
+		version: version, public: server.PublicKey(version), kid: gcpjwt.KMSKeyID(version),
+	}
 	server.Intercept(prepared())
 	k.token, err = sign(k.context(s.ctx), a.method)
 	return k, err

@@ -90,8 +90,8 @@ type Tokens struct {
 }
 
 // Tokens fills the middleware's cache with n tokens, which have a number of further claims.
-// Those without any are 500 bytes long. They are by an Ed25519 key in memory, with which they are soon made; how a token was
-// verified makes no difference to the cache.
+// Those without any are 500 bytes long. They are by an Ed25519 key in memory, with which they
+// are soon made; how a token was verified makes no difference to the cache.
 func (s *Suite) Tokens(n, furtherClaims int) (*Tokens, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Suite) Tokens(n, furtherClaims int) (*Tokens, error) {
 		claims := moreClaims{claims(), furtherClaims}
 		claims.ID = strconv.Itoa(i)
 		if furtherClaims == 0 {
-			claims.Subject = strings.Repeat("x", 147)
+			claims.Subject = strings.Repeat("x", 147) // which makes 500 bytes
 		}
 		token, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims).SignedString(private)
 		if err != nil {
