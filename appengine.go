@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/appengine/v2"
@@ -22,7 +21,7 @@ import (
 // SigningMethodAppEngineImpl is the type of [SigningMethodAppEngine].
 type SigningMethodAppEngineImpl struct {
 	method
-	lastKeyID atomic.Pointer[string]
+	last lastKey
 }
 
 // SigningMethodAppEngine signs as the service account of an App Engine Standard
@@ -55,13 +54,13 @@ func (m *SigningMethodAppEngineImpl) Sign(signingString string, key any) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	remember(&m.lastKeyID, kid)
+	remember(&m.last.id, kid)
 	return sig, nil
 }
 
 func (m *SigningMethodAppEngineImpl) signedString(ctx context.Context, d *draft) (string, error) {
 	sign := func(text string) (string, []byte, error) { return signForApp(ctx, text) }
-	return signLearningKeyID(d, certificateAlg, &m.lastKeyID, sign)
+	return signLearningKeyID(d, certificateAlg, &m.last, sign)
 }
 
 func signForApp(ctx context.Context, text string) (kid string, sig []byte, err error) {

@@ -5,5 +5,5 @@ package gcpjwt
 func ResetAppEngine() {
 	appEngineCache.Purge()
 	appEngineCalls = newAbandonable(cap(appEngineCalls.places))
-	SigningMethodAppEngine.lastKeyID.Store(nil)
+	SigningMethodAppEngine.last.id.Store(nil)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/someone1/gcp-jwt-go/v3/internal/errs"
-	"github.com/someone1/gcp-jwt-go/v3/internal/registry"
 	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
@@ -74,14 +73,10 @@ func checkPayload(signingString string) error {
 }
 
 // signingString returns the encoded header and payload. The header is the caller's with alg,
-// and with kid unless the caller has set one; "" stands for none.
-func (d *draft) signingString(alg, kid string) (string, error) {
-	plain := d.kid == "" && kid != ""
-	for name, value := range d.header {
-		plain = plain && (name == "alg" || name == "typ" && value == "JWT")
-	}
-	if plain && (d.header == nil || d.header["typ"] != nil) {
-		return withSegment(plainHeader(alg, kid), d.payload), nil
+// and with kid unless the caller has set one; "" stands for none. plain is the key's.
+func (d *draft) signingString(alg, kid string, plain *plainHeader) (string, error) {
+	if d.kid == "" && kid != "" && isPlain(d.header) {
+		return withSegment(plain.segment(alg, kid), d.payload), nil
 	}
 	header := maps.Clone(d.header)
 	if header == nil {
@@ -98,21 +93,37 @@ func (d *draft) signingString(alg, kid string) (string, error) {
 	return withSegment(base64.RawURLEncoding.EncodeToString(data), d.payload), nil
 }
 
-// headerName is what a header with typ JWT and no further fields has.
-type headerName struct{ alg, kid string }
+// isPlain reports whether a header has no more than alg and typ, which is JWT.
+func isPlain(header map[string]any) bool {
+	if header == nil {
+		return true
+	}
+	others := len(header) - 1 // than typ
+	if _, ok := header["alg"]; ok {
+		others--
+	}
+	return others == 0 && header["typ"] == "JWT"
+}
 
-// plainHeaders are such headers, encoded, so that a signer encodes each of them once.
-var plainHeaders = registry.New[headerName, string]()
+// plainHeader keeps the encoded header of a key's tokens: that of the last one which had a kid,
+// typ JWT and no further fields. Most tokens of a key have the same, and to encode it takes 2 µs.
+// Its zero value is ready for use, and it may be used concurrently.
+type plainHeader struct{ last atomic.Pointer[encodedHeader] }
 
-func plainHeader(alg, kid string) string {
-	return *plainHeaders.Get(headerName{alg, kid}, func() *string {
-		data, err := json.Marshal(map[string]string{"alg": alg, "kid": kid, "typ": "JWT"})
-		if err != nil {
-			panic(err) // not for strings
-		}
-		segment := base64.RawURLEncoding.EncodeToString(data)
-		return &segment
-	})
+type encodedHeader struct{ alg, kid, segment string }
+
+// segment returns the encoded header of a token.
+func (h *plainHeader) segment(alg, kid string) string {
+	if last := h.last.Load(); last != nil && last.alg == alg && last.kid == kid {
+		return last.segment
+	}
+	data, err := json.Marshal(map[string]string{"alg": alg, "kid": kid, "typ": "JWT"})
+	if err != nil {
+		panic(err) // not for strings
+	}
+	encoded := &encodedHeader{alg, kid, base64.RawURLEncoding.EncodeToString(data)}
+	h.last.Store(encoded)
+	return encoded.segment
 }
 
 // withSegment appends a segment to those of a token.
@@ -130,6 +141,12 @@ func withSegment(segments string, data []byte) string {
 	return text.String()
 }
 
+// lastKey is the key that a signer used last, which was Google's choice.
+type lastKey struct {
+	id     atomic.Pointer[string]
+	header plainHeader
+}
+
 // remember stores the key ID that a signer used last.
 func remember(last *atomic.Pointer[string], kid string) {
 	if known := last.Load(); known == nil || *known != kid {
@@ -143,17 +160,17 @@ func remember(last *atomic.Pointer[string], kid string) {
 const misses = 3
 
 // signLearningKeyID signs with a signer that says only afterwards which key it
-// used. last is the key ID that it used last.
+// used.
 func signLearningKeyID(
-	d *draft, alg string, last *atomic.Pointer[string],
+	d *draft, alg string, last *lastKey,
 	sign func(signingString string) (kid string, sig []byte, err error),
 ) (string, error) {
 	for miss := 0; ; miss++ {
 		expected := ""
-		if kid := last.Load(); kid != nil && miss < misses {
+		if kid := last.id.Load(); kid != nil && miss < misses {
 			expected = *kid
 		}
-		text, err := d.signingString(alg, expected)
+		text, err := d.signingString(alg, expected, &last.header)
 		if err != nil {
 			return "", err
 		}
@@ -161,7 +178,7 @@ func signLearningKeyID(
 		if err != nil {
 			return "", err
 		}
-		remember(last, kid)
+		remember(&last.id, kid)
 		if d.kid != "" || kid == expected || miss == misses {
 			return withSegment(text, sig), nil
 		}

@@ -16,6 +16,7 @@ import (
 // is one that is remembered, and the caller's header stays as it is.
 func TestSigningString(t *testing.T) {
 	t.Parallel()
+	var plain plainHeader
 	for name, header := range map[string]map[string]any{
 		"remembered":    {"alg": "alias", "typ": "JWT"},
 		"a field more":  {"alg": "alias", "typ": "JWT", "x5t": "1"},
@@ -36,7 +37,7 @@ func TestSigningString(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, err := d.signingString(alg, kid)
+				got, err := d.signingString(alg, kid, &plain)
 				want := maps.Clone(header)
 				if want == nil {
 					want = map[string]any{"typ": "JWT"}
@@ -124,7 +125,7 @@ func TestParseSignedJWTHeader(t *testing.T) {
 		`null`:                                          false,
 		`not JSON`:                                      false,
 	} {
-		if _, err := parseSignedJWT(segment(header)+rest, "k"); (err == nil) != good {
+		if _, err := parseSignedJWT(segment(header)+rest, "k", new(plainHeader)); (err == nil) != good {
 			t.Errorf("%s: error %v, want good: %v", header, err, good)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 	"weak"
 
@@ -204,8 +203,8 @@ func isName(s, marks string) bool {
 	return dots < len(s)
 }
 
-// iamKeyIDs are the key IDs that accounts signed with last.
-var iamKeyIDs = registry.New[iamSignerID, atomic.Pointer[string]]()
+// iamKeys are the keys that accounts signed with last.
+var iamKeys = registry.New[iamSignerID, lastKey]()
 
 type iamSignerID struct {
 	service weak.Pointer[iamcredentials.Service]
@@ -220,10 +219,8 @@ func (c *IAMConfig) signerID() iamSignerID {
 	return id
 }
 
-func (c *IAMConfig) lastKeyID() *atomic.Pointer[string] {
-	return iamKeyIDs.Get(c.signerID(), func() *atomic.Pointer[string] {
-		return new(atomic.Pointer[string])
-	})
+func (c *IAMConfig) lastKey() *lastKey {
+	return iamKeys.Get(c.signerID(), func() *lastKey { return new(lastKey) })
 }
 
 // iamCall makes one attempt of a call as an account that is reached through delegates.
@@ -261,7 +258,7 @@ func isRSASignature(sig []byte) bool {
 func signBlob(ctx context.Context, config *IAMConfig, signingString string) ([]byte, error) {
 	kid, sig, err := signBlobAs(ctx, config, signingString)
 	if err == nil {
-		remember(config.lastKeyID(), kid)
+		remember(&config.lastKey().id, kid)
 	}
 	return sig, err
 }
@@ -295,5 +292,5 @@ func signBlobAs(
 
 func signedByBlob(ctx context.Context, config *IAMConfig, d *draft) (string, error) {
 	sign := func(text string) (string, []byte, error) { return signBlobAs(ctx, config, text) }
-	return signLearningKeyID(d, certificateAlg, config.lastKeyID(), sign)
+	return signLearningKeyID(d, certificateAlg, config.lastKey(), sign)
 }

@@ -84,24 +84,25 @@ func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (signed
 	if response == nil { // the server said null
 		response = new(iamcredentials.SignJwtResponse)
 	}
-	signed, err := parseSignedJWT(response.SignedJwt, response.KeyId)
+	last := config.lastKey()
+	signed, err := parseSignedJWT(response.SignedJwt, response.KeyId, &last.header)
 	if err != nil {
 		return signed, errs.Errorf("%w: signJwt as %s: no RS256 token by the key that it names",
 			ErrIntegrity, config.ServiceAccount)
 	}
-	remember(config.lastKeyID(), response.KeyId)
+	remember(&last.id, response.KeyId)
 	return signed, nil
 }
 
-// parseSignedJWT reads a token that is said to be by the key of ID kid.
-func parseSignedJWT(raw, kid string) (signed signedJWT, err error) {
+// parseSignedJWT reads a token that is said to be by the key of ID kid. plain is the account's.
+func parseSignedJWT(raw, kid string, plain *plainHeader) (signed signedJWT, err error) {
 	header, rest, _ := strings.Cut(raw, ".")
 	payload, signature, ok := strings.Cut(rest, ".")
 	if !ok || kid == "" {
 		return signed, jwt.ErrTokenMalformed
 	}
 	signed = signedJWT{raw: raw, kid: kid, signingString: raw[:len(header)+1+len(payload)]}
-	if header != plainHeader(certificateAlg, kid) { // which most often it is
+	if header != plain.segment(certificateAlg, kid) { // which most often it is
 		var fields struct{ Alg, Kid string }
 		decoded, err := base64.RawURLEncoding.DecodeString(header)
 		if err != nil {

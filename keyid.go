@@ -51,8 +51,8 @@ func (c *IAMConfig) KeyID() string {
 	if c == nil {
 		return ""
 	}
-	if last, ok := iamKeyIDs.Peek(c.signerID()); ok {
-		return lastOf(last)
+	if last, ok := iamKeys.Peek(c.signerID()); ok {
+		return lastOf(&last.id)
 	}
 	return ""
 }
@@ -63,7 +63,7 @@ func (m *SigningMethodAppEngineImpl) KeyID() string {
 	if m == nil {
 		return ""
 	}
-	return lastOf(&m.lastKeyID)
+	return lastOf(&m.last.id)
 }
 
 func lastOf(kid *atomic.Pointer[string]) string {

@@ -232,7 +232,7 @@ func (m *SigningMethodKMS) Sign(signingString string, key any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, sig, err := m.sign(ctx, func(*SigningMethodKMS, string) (string, error) { return signingString, nil })
+	_, sig, err := m.sign(ctx, func(*SigningMethodKMS, *kmsVersion) (string, error) { return signingString, nil })
 	return sig, err
 }
 
@@ -245,8 +245,8 @@ func (m *SigningMethodKMS) signedString(ctx context.Context, d *draft) (string, 
 }
 
 // kmsText is the text to sign by a method with a key version.
-func (d *draft) kmsText(m *SigningMethodKMS, kid string) (string, error) {
-	return d.signingString(m.algorithm.Name, kid)
+func (d *draft) kmsText(m *SigningMethodKMS, v *kmsVersion) (string, error) {
+	return d.signingString(m.algorithm.Name, v.kid, &v.header)
 }
 
 // sign signs with the key that the configuration in ctx leads to.

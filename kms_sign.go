@@ -19,8 +19,8 @@ import (
 	"github.com/someone1/gcp-jwt-go/v3/internal/retry"
 )
 
-// kmsText makes the text that a method is to sign with the version of a key ID.
-type kmsText = func(m *SigningMethodKMS, kid string) (string, error)
+// kmsText makes the text that a method is to sign with a version.
+type kmsText = func(m *SigningMethodKMS, v *kmsVersion) (string, error)
 
 const useToSign = "cloudkms.cryptoKeyVersions.useToSign (roles/cloudkms.signer)"
 
@@ -64,7 +64,7 @@ func (v *kmsVersion) sign(
 	if m == nil {
 		m = traits.method // a Signer's version has one
 	}
-	signed, err := text(m, v.kid)
+	signed, err := text(m, v)
 	if err != nil {
 		return "", nil, err
 	}

@@ -47,6 +47,7 @@ type kmsVersion struct {
 	read   atomic.Pointer[kmsPublicKey] // public, once there is a key, which is for good
 	traits atomic.Pointer[kmsTraits]    // nil: not known yet
 	signed atomic.Bool                  // in this process
+	header plainHeader
 }
 
 // kmsTraits are what a version is by its algorithm, for good.
