@@ -58,6 +58,33 @@ func TestSigningString(t *testing.T) {
 	}
 }
 
+// The fast encoder is base64's, for each length and each pair of characters.
+func TestAppendBase64URL(t *testing.T) {
+	t.Parallel()
+	data := make([]byte, 3<<12)
+	for i := range 1 << 12 { // all that 12 bits may be, twice
+		copy(data[3*i:], []byte{byte(i >> 4), byte(i<<4 | i>>8), byte(i)})
+	}
+	for length := range 64 {
+		for _, from := range []int{0, 1, 1000, len(data) - length} {
+			piece := data[from : from+length]
+			want := base64.RawURLEncoding.AppendEncode([]byte("a."), piece)
+			if got := appendBase64URL([]byte("a."), piece); string(got) != string(want) {
+				t.Errorf("%d bytes: got %s, want %s", length, got, want)
+			}
+		}
+	}
+	for shift := range 6 { // so that each pair has each place
+		want := base64.RawURLEncoding.EncodeToString(data[shift:])
+		if got := appendBase64URL(nil, data[shift:]); string(got) != want {
+			t.Errorf("got another text than base64's from byte %d on", shift)
+		}
+		if got := withSegment("a.b", data[shift:]); got != "a.b."+want {
+			t.Errorf("withSegment: got another text than base64's from byte %d on", shift)
+		}
+	}
+}
+
 type panickingClaims struct{ jwt.MapClaims }
 
 func (panickingClaims) MarshalJSON() ([]byte, error) { panic("secret") }
