@@ -166,39 +166,46 @@ type (
 // that the KMS signing methods take. The configuration must not be changed
 // while calls use it. A nil parent stands for [context.Background].
 func NewKMSContext(parent context.Context, config *KMSConfig) context.Context {
-	return withConfig(parent, kmsContextKey{}, config)
+	var carried *kmsCarried // none hides that of parent
+	if config != nil {
+		carried = &kmsCarried{config: config}
+	}
+	return withValue(parent, kmsContextKey{}, carried)
 }
 
 // KMSFromContext returns the configuration that ctx carries, if any.
 func KMSFromContext(ctx context.Context) (*KMSConfig, bool) {
-	return configOf[KMSConfig](ctx, kmsContextKey{})
+	if carried, ok := valueOf[kmsCarried](ctx, kmsContextKey{}); ok {
+		return carried.config, true
+	}
+	return nil, false
 }
 
 // NewIAMContext returns a copy of parent that carries config. It is the key
 // that the IAM signing methods take. The configuration must not be changed
 // while calls use it. A nil parent stands for [context.Background].
 func NewIAMContext(parent context.Context, config *IAMConfig) context.Context {
-	return withConfig(parent, iamContextKey{}, config)
+	return withValue(parent, iamContextKey{}, config)
 }
 
 // IAMFromContext returns the configuration that ctx carries, if any.
 func IAMFromContext(ctx context.Context) (*IAMConfig, bool) {
-	return configOf[IAMConfig](ctx, iamContextKey{})
+	return valueOf[IAMConfig](ctx, iamContextKey{})
 }
 
-func withConfig(parent context.Context, key, config any) context.Context {
+func withValue(parent context.Context, key, value any) context.Context {
 	if parent == nil {
 		parent = context.Background()
 	}
-	return context.WithValue(parent, key, config)
+	return context.WithValue(parent, key, value)
 }
 
-func configOf[T any](ctx context.Context, key any) (*T, bool) {
+func valueOf[T any](ctx context.Context, key any) (*T, bool) {
 	if ctx == nil {
 		return nil, false
 	}
-	config, _ := ctx.Value(key).(*T)
-	return config, config != nil
+	value, _ := ctx.Value(key).(*T)
+	return value, value != nil
 }
 
 // SignedString signs token with its method, which must be one of this

@@ -17,7 +17,7 @@ import (
 
 // KMSConfig says which Cloud KMS key signs or verifies. Calls never change its
 // fields, so one configuration may serve any number of goroutines; making a new
-// one for each call costs nothing either, as what is worth keeping belongs to
+// one for each call costs next to nothing, as what is worth keeping belongs to
 // the process.
 type KMSConfig struct {
 	// KeyPath is the resource name of a CryptoKeyVersion
@@ -251,11 +251,7 @@ func (d *draft) kmsText(m *SigningMethodKMS, v *kmsVersion) (string, error) {
 
 // sign signs with the key that the configuration in ctx leads to.
 func (m *SigningMethodKMS) sign(ctx context.Context, text kmsText) (string, []byte, error) {
-	config, err := kmsConfig(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	key, err := config.key(ctx)
+	key, err := contextKey(ctx)
 	if err != nil {
 		return "", nil, err
 	}

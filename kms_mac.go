@@ -115,11 +115,7 @@ func (m *SigningMethodKMS) verifyMAC(signingString string, sig []byte, key any) 
 
 // macKeyFromContext does what a Keyfunc does for a token without kid.
 func (m *SigningMethodKMS) macKeyFromContext(ctx context.Context) (*macKey, error) {
-	config, err := kmsConfig(ctx)
-	if err != nil {
-		return nil, err
-	}
-	key, err := config.key(ctx)
+	key, err := contextKey(ctx)
 	if err != nil {
 		return nil, err
 	}

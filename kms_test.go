@@ -251,6 +251,62 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 	}
 }
 
+// What a context leads to is that of its configuration now, though a change between two calls
+// is rare: nothing that is kept of the first call serves the second one.
+func TestKMSContextFollowsConfig(t *testing.T) {
+	t.Parallel()
+	server, client := systest.StartKMS(t)
+	first := systest.Create(t, server, systest.Ed25519)
+	second, err := server.CreateKey("second", systest.Ed25519)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, otherClient := systest.StartKMS(t)
+	systest.Create(t, other, systest.Ed25519) // of the first one's name
+	config := new(gcpjwt.KMSConfig)
+	ctx := gcpjwt.NewKMSContext(t.Context(), config)
+	cryptoKey := systest.CryptoKeyOf(first)
+	steps := []struct {
+		name   string
+		now    gcpjwt.KMSConfig
+		signer string        // "": none
+		server *testutil.KMS // that it is asked of
+	}{
+		{"empty", gcpjwt.KMSConfig{}, "", nil},
+		{"version", gcpjwt.KMSConfig{KeyPath: first, KMSClient: client}, first, server},
+		{"other version", gcpjwt.KMSConfig{KeyPath: second, KMSClient: client}, second, server},
+		{"CryptoKey", gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client}, first, server},
+		{"KeyRefresh", gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: -1}, "", nil},
+		{"version again", gcpjwt.KMSConfig{KeyPath: first, KMSClient: client}, first, server},
+		{"other client", gcpjwt.KMSConfig{KeyPath: first, KMSClient: otherClient}, first, other},
+		{"empty again", gcpjwt.KMSConfig{}, "", nil},
+	}
+	for _, step := range steps {
+		*config = step.now
+		for range 2 {
+			server.ResetCalls()
+			other.ResetCalls()
+			text, err := gcpjwt.SignedString(ctx, jwt.New(gcpjwt.SigningMethodKMSEdDSA))
+			if step.signer == "" {
+				if !errors.Is(err, gcpjwt.ErrInvalidConfig) {
+					t.Errorf("%s: got %v, want ErrInvalidConfig", step.name, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", step.name, err)
+				continue
+			}
+			if got, want := systest.Header(t, text)["kid"], gcpjwt.KMSKeyID(step.signer); got != want {
+				t.Errorf("%s: signed by %v, want %s", step.name, got, want)
+			}
+			if got := step.server.Calls("AsymmetricSign"); got != 1 {
+				t.Errorf("%s: its server was asked %d times, want once", step.name, got)
+			}
+		}
+	}
+}
+
 // A configuration that cannot work is refused before any call.
 func TestKMSNegativeKeyRefresh(t *testing.T) {
 	t.Parallel()
