@@ -3,8 +3,8 @@ package algorithm
 import (
 	"bytes"
 	"errors"
-	"math/big"
 
+	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	"golang.org/x/crypto/cryptobyte"
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
@@ -35,9 +35,10 @@ func (a *Algorithm) FromDER(der []byte) ([]byte, error) {
 		}
 	}
 	if a.Name == "ES256K" {
-		s := new(big.Int).SetBytes(sig[width:])
-		if s.Cmp(new(big.Int).Rsh(a.Order, 1)) > 0 {
-			s.Sub(a.Order, s).FillBytes(sig[width:])
+		var s secp256k1.ModNScalar
+		s.SetByteSlice(sig[width:])
+		if s.IsOverHalfOrder() {
+			s.Negate().PutBytesUnchecked(sig[width:])
 		}
 	}
 	return sig, nil
