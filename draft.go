@@ -74,7 +74,8 @@ func checkPayload(signingString string) error {
 }
 
 // signingString returns the encoded header and payload. The header is the caller's with alg,
-// and with kid unless the caller has set one; "" stands for none. plain is the key's.
+// and with kid unless the caller has set one; "" stands for none. plain keeps
+// what the key's headers have in common.
 func (d *draft) signingString(alg, kid string, plain *plainHeader) (string, error) {
 	if d.kid == "" && kid != "" && isPlain(d.header) {
 		return withSegment(plain.segment(alg, kid), d.payload), nil
@@ -94,7 +95,7 @@ func (d *draft) signingString(alg, kid string, plain *plainHeader) (string, erro
 	return withSegment(base64.RawURLEncoding.EncodeToString(data), d.payload), nil
 }
 
-// isPlain reports whether a header has no more than alg and typ, which is JWT.
+// isPlain reports whether a header has typ JWT, and no more but alg. None at all stands for that.
 func isPlain(header map[string]any) bool {
 	if header == nil {
 		return true
@@ -106,9 +107,9 @@ func isPlain(header map[string]any) bool {
 	return others == 0 && header["typ"] == "JWT"
 }
 
-// plainHeader keeps the encoded header of a key's tokens: that of the last one which had a kid,
-// typ JWT and no further fields. Most tokens of a key have the same, and to encode it takes 2 µs.
-// Its zero value is ready for use, and it may be used concurrently.
+// plainHeader keeps the encoded header of a key's tokens: that of the last plain one which a kid
+// was added to. Most tokens of a key have the same, and to encode it takes 2 µs. Its zero value is
+// ready for use, and it may be used concurrently.
 type plainHeader struct{ last atomic.Pointer[encodedHeader] }
 
 type encodedHeader struct{ alg, kid, segment string }
@@ -142,8 +143,8 @@ func withSegment(segments string, data []byte) string {
 	return text.String()
 }
 
-// appendBase64URL is base64.RawURLEncoding.AppendEncode in a third of the time, which saves 2% of
-// a call with ML-DSA-87 on loopback. It looks up two characters at a time.
+// appendBase64URL is base64.RawURLEncoding.AppendEncode in less than half of the time, which saves
+// 2% of a call with ML-DSA-87 on loopback. It looks up two characters at a time.
 func appendBase64URL(text, data []byte) []byte {
 	for len(data) >= 8 { // 6 of which are encoded
 		bits := binary.BigEndian.Uint64(data)
@@ -158,9 +159,10 @@ func appendBase64URL(text, data []byte) []byte {
 
 // base64Pairs has the two characters of each 12 bits, the first one in the lower byte.
 var base64Pairs = func() (pairs [1 << 12]uint16) {
+	// RFC 4648 section 5.
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	for i := range pairs {
-		pair := base64.RawURLEncoding.EncodeToString([]byte{byte(i >> 4), byte(i << 4)})
-		pairs[i] = binary.LittleEndian.Uint16([]byte(pair))
+		pairs[i] = uint16(alphabet[i>>6]) | uint16(alphabet[i&63])<<8
 	}
 	return pairs
 }()

@@ -19,6 +19,8 @@ func TestSigningString(t *testing.T) {
 	var plain plainHeader
 	for name, header := range map[string]map[string]any{
 		"remembered":    {"alg": "alias", "typ": "JWT"},
+		"no alg, more":  {"typ": "JWT", "x5t": "1"},
+		"typ null":      {"alg": "alias", "typ": nil},
 		"a field more":  {"alg": "alias", "typ": "JWT", "x5t": "1"},
 		"another typ":   {"alg": "alias", "typ": "at+jwt"},
 		"no typ":        {"alg": "alias"},
@@ -58,6 +60,20 @@ func TestSigningString(t *testing.T) {
 	}
 }
 
+// A plain header is encoded once.
+func TestPlainHeaderIsKept(t *testing.T) {
+	t.Parallel()
+	var plain plainHeader
+	want := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256","kid":"k","typ":"JWT"}`))
+	if got := plain.segment("ES256", "k"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	kept := plain.last.Load()
+	if got := plain.segment("ES256", "k"); got != want || kept == nil || plain.last.Load() != kept {
+		t.Errorf("the same header once more: got %s, or it was encoded again", got)
+	}
+}
+
 // The fast encoder is base64's, for each length and each pair of characters.
 func TestAppendBase64URL(t *testing.T) {
 	t.Parallel()
@@ -74,7 +90,7 @@ func TestAppendBase64URL(t *testing.T) {
 			}
 		}
 	}
-	for shift := range 6 { // so that each pair has each place
+	for shift := range 6 { // so that the pairs come to stand at each place
 		want := base64.RawURLEncoding.EncodeToString(data[shift:])
 		if got := appendBase64URL(nil, data[shift:]); string(got) != want {
 			t.Errorf("got another text than base64's from byte %d on", shift)

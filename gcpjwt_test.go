@@ -948,3 +948,18 @@ func TestErrorsHoldNoPayload(t *testing.T) {
 		}
 	}
 }
+
+// A context without a configuration has none, whatever its parent has.
+func TestNilConfigHidesParents(t *testing.T) {
+	t.Parallel()
+	parent := gcpjwt.NewKMSContext(t.Context(), &gcpjwt.KMSConfig{KeyPath: "parent's"})
+	var none *gcpjwt.KMSConfig
+	if config, ok := gcpjwt.KMSFromContext(gcpjwt.NewKMSContext(parent, none)); ok || config != nil {
+		t.Errorf("Cloud KMS: got %v, %t, want none", config, ok)
+	}
+	parent = gcpjwt.NewIAMContext(t.Context(), &gcpjwt.IAMConfig{ServiceAccount: "parent's"})
+	var noAccount *gcpjwt.IAMConfig
+	if config, ok := gcpjwt.IAMFromContext(gcpjwt.NewIAMContext(parent, noAccount)); ok || config != nil {
+		t.Errorf("IAM: got %v, %t, want none", config, ok)
+	}
+}

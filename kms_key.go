@@ -23,14 +23,14 @@ type kmsKey struct {
 	source   *versionSource // of rotating
 }
 
-// kmsCarried is what a context carries: a configuration, and where that led when it was last
-// used. To look it up again takes 2 µs of a call.
+// kmsCarried is what a context carries: a configuration, and the version that it led to when it
+// was last used. To look that up again takes 2 µs of a call, as caches are cold by then.
 type kmsCarried struct {
 	config *KMSConfig
-	last   atomic.Pointer[resolvedConfig]
+	last   atomic.Pointer[pinnedConfig]
 }
 
-type resolvedConfig struct {
+type pinnedConfig struct {
 	config KMSConfig // as it was
 	key    *kmsKey
 }
@@ -47,8 +47,9 @@ func contextKey(ctx context.Context) (*kmsKey, error) {
 		return last.key, nil
 	}
 	key, err := config.key(ctx)
-	if err == nil {
-		carried.last.Store(&resolvedConfig{config, key})
+	if err == nil && key.pinned != nil {
+		// A CryptoKey is looked up each time: KeyID and those who share it do so, too.
+		carried.last.Store(&pinnedConfig{config, key})
 	}
 	return key, err
 }

@@ -219,7 +219,7 @@ func TestKMSCallsPerToken(t *testing.T) {
 }
 
 // A configuration is only read: two clients and many goroutines may share the
-// contexts made of it, and a configuration made for each call costs nothing.
+// contexts made of it, and a configuration made for each call costs next to nothing.
 func TestKMSConfigIsNotChanged(t *testing.T) {
 	t.Parallel()
 	server, client := systest.StartKMS(t)
@@ -251,8 +251,8 @@ func TestKMSConfigIsNotChanged(t *testing.T) {
 	}
 }
 
-// What a context leads to is that of its configuration now, though a change between two calls
-// is rare: nothing that is kept of the first call serves the second one.
+// A context leads where its configuration says now. What it remembers of one call serves no
+// other one after a change.
 func TestKMSContextFollowsConfig(t *testing.T) {
 	t.Parallel()
 	server, client := systest.StartKMS(t)
@@ -276,8 +276,9 @@ func TestKMSContextFollowsConfig(t *testing.T) {
 		{"version", gcpjwt.KMSConfig{KeyPath: first, KMSClient: client}, first, server},
 		{"other version", gcpjwt.KMSConfig{KeyPath: second, KMSClient: client}, second, server},
 		{"CryptoKey", gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client}, first, server},
-		{"KeyRefresh", gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: -1}, "", nil},
+		{"its KeyRefresh", gcpjwt.KMSConfig{KeyPath: cryptoKey, KMSClient: client, KeyRefresh: -1}, "", nil},
 		{"version again", gcpjwt.KMSConfig{KeyPath: first, KMSClient: client}, first, server},
+		{"KeyRefresh", gcpjwt.KMSConfig{KeyPath: first, KMSClient: client, KeyRefresh: -1}, "", nil},
 		{"other client", gcpjwt.KMSConfig{KeyPath: first, KMSClient: otherClient}, first, other},
 		{"empty again", gcpjwt.KMSConfig{}, "", nil},
 	}

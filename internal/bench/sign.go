@@ -26,8 +26,8 @@ import (
 	gcpjwt "github.com/someone1/gcp-jwt-go/v3"
 )
 
-// What a signature may cost in calls of the bare client. Those of Cloud KMS are for who doesn't
-// go through jwt's own SignedString. A token by ML-DSA has thousands of bytes to encode.
+// What a signature may cost in calls of the bare client. Those of Cloud KMS are for those who
+// don't go through jwt's own SignedString. A token by ML-DSA has thousands of bytes to encode.
 const (
 	signLimit     = 1.05
 	kmsLimit      = 1.02
