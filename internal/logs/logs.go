@@ -20,7 +20,8 @@ func To(logger *slog.Logger, level slog.Level, text string, args ...any) {
 	logger.Log(context.Background(), level, "gcpjwt: "+text, args...)
 }
 
-// maxLoggers bounds the Loggers of one Group. The one that was added first goes first.
+// maxLoggers bounds the Loggers of one Group. The first half stays: those that were added at
+// start-up live longest. Of the others the one that was added first goes first.
 const maxLoggers = 64
 
 // A Group is the Loggers of those who share something. It holds them weakly, so that
@@ -47,8 +48,10 @@ func (g *Group) Add(logger *slog.Logger) {
 			}
 		}
 	}
+	if len(members) == maxLoggers {
+		members = slices.Delete(members, maxLoggers/2, maxLoggers/2+1)
+	}
 	members = append(members, member)
-	members = members[max(0, len(members)-maxLoggers):]
 	g.members.Store(&members)
 }
 
