@@ -47,12 +47,15 @@ type origin struct {
 
 	underWay, mostUnderWay int
 	shared                 keyset.Shared
-	log                    bytes.Buffer // a handler holds a lock while it writes
+	log                    bytes.Buffer
+	logger                 *slog.Logger // of all sources: its handler holds a lock while it writes
 }
 
 func newOrigin() *origin {
 	hour := fmt.Sprintf("max-age=%d", int(lifetime.Seconds()))
-	return &origin{kids: []string{"k"}, header: http.Header{"Cache-Control": {hour}}}
+	o := &origin{kids: []string{"k"}, header: http.Header{"Cache-Control": {hour}}}
+	o.logger = slog.New(slog.NewTextHandler(&o.log, nil))
+	return o
 }
 
 func (o *origin) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -121,7 +124,7 @@ func (o *origin) source() *keyset.Published {
 			return keyset.New(keys), response.Lifetime, nil
 		},
 	}
-	source.Tell(slog.New(slog.NewTextHandler(&o.log, nil)))
+	source.Tell(o.logger)
 	return source
 }
 
