@@ -74,8 +74,8 @@ func checkPayload(signingString string) error {
 }
 
 // signingString returns the encoded header and payload. The header is the caller's with alg,
-// and with kid unless the caller has set one; "" stands for none. plain keeps
-// what the key's headers have in common.
+// and with kid unless the caller has set one; "" stands for none. plain keeps what the key's
+// headers have in common.
 func (d *draft) signingString(alg, kid string, plain *plainHeader) (string, error) {
 	if d.kid == "" && kid != "" && isPlain(d.header) {
 		return withSegment(plain.segment(alg, kid), d.payload), nil

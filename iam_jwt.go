@@ -94,7 +94,8 @@ func signPayload(ctx context.Context, config *IAMConfig, payload []byte) (signed
 	return signed, nil
 }
 
-// parseSignedJWT reads a token that is said to be by the key of ID kid. plain is that of the account.
+// parseSignedJWT reads a token that is said to be by the key of ID kid. plain is that of the
+// account.
 func parseSignedJWT(raw, kid string, plain *plainHeader) (signed signedJWT, err error) {
 	header, rest, _ := strings.Cut(raw, ".")
 	payload, signature, ok := strings.Cut(rest, ".")

@@ -232,7 +232,9 @@ func (m *SigningMethodKMS) Sign(signingString string, key any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, sig, err := m.sign(ctx, func(*SigningMethodKMS, *kmsVersion) (string, error) { return signingString, nil })
+	_, sig, err := m.sign(ctx, func(*SigningMethodKMS, *kmsVersion) (string, error) {
+		return signingString, nil
+	})
 	return sig, err
 }
 

@@ -48,7 +48,7 @@ func contextKey(ctx context.Context) (*kmsKey, error) {
 	}
 	key, err := config.key(ctx)
 	if err == nil && key.pinned != nil {
-		// A CryptoKey is looked up each time: KeyID and those who share it do so, too.
+		// A CryptoKey is looked up each time, so that its Logger is told, and KeyID finds it.
 		carried.last.Store(&pinnedConfig{config, key})
 	}
 	return key, err

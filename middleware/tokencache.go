@@ -91,7 +91,9 @@ func (c *tokenCache) shard(text string) *lru.Cache[string, *verifiedToken] {
 }
 
 // signer returns that of a token with a header, the known one if it is the same.
-func (c *tokenCache) signer(header string, parsed, method jwt.SigningMethod, key publicKey) *tokenSigner {
+func (c *tokenCache) signer(
+	header string, parsed, method jwt.SigningMethod, key publicKey,
+) *tokenSigner {
 	known, ok := c.signers.Get(header)
 	if ok && known.parsed == parsed && known.method == method && sameKey(known.key, key) {
 		return known

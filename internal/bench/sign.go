@@ -76,7 +76,10 @@ type bareCall func(token *jwt.Token) (signingString string, sig []byte, err erro
 
 // signing makes a comparison with one bare call. kid is what SignedString finds out
 // by itself.
-func (s *Suite) signing(ctx context.Context, name string, signer *gcpjwt.Signer, method jwt.SigningMethod, kid string, call bareCall) Comparison {
+func (s *Suite) signing(
+	ctx context.Context, name string, signer *gcpjwt.Signer, method jwt.SigningMethod,
+	kid string, call bareCall,
+) Comparison {
 	newToken := func() *jwt.Token {
 		token := jwt.NewWithClaims(method, s.claims)
 		token.Header["kid"] = kid
@@ -122,11 +125,10 @@ func (s *Suite) signKMS(k *key) (Comparison, error) {
 	}
 	c := s.signing(k.context(s.ctx), "kms/"+k.name, signer, k.method, k.kid, k.bareCall(s.ctx))
 	limit := kmsLimit
-	if k.isMLDSA() {
-		limit = signLimit
-	}
-	if k.hasExternalMu() {
+	if _, mu, ok := k.mldsa(); mu {
 		limit = muLimit
+	} else if ok {
+		limit = signLimit
 	}
 	c.Others[0].Of = map[string]float64{"SignedString": limit, "Signer.Sign": limit}
 	return c, nil
@@ -195,17 +197,16 @@ func (k *key) bareCall(ctx context.Context) bareCall {
 	}
 }
 
-func (k *key) isMLDSA() bool {
-	_, ok := k.public.(*mldsa.PublicKey)
-	return ok
+// mldsa returns the public key if it is one of ML-DSA, and whether mu is external.
+func (k *key) mldsa() (public *mldsa.PublicKey, mu, ok bool) {
+	public, ok = k.public.(*mldsa.PublicKey)
+	return public, ok && strings.HasSuffix(k.name, "-mu"), ok
 }
-
-func (k *key) hasExternalMu() bool { return k.isMLDSA() && strings.HasSuffix(k.name, "-mu") }
 
 // message returns how a text is made into what Cloud KMS is sent, nil if that is the text.
 func (k *key) message() func(text []byte) *kmspb.Digest {
-	if k.hasExternalMu() {
-		prefix := append(sha3.SumSHAKE256(k.public.(*mldsa.PublicKey).Bytes(), 64), 0, 0)
+	if public, mu, _ := k.mldsa(); mu {
+		prefix := append(sha3.SumSHAKE256(public.Bytes(), 64), 0, 0)
 		return func(text []byte) *kmspb.Digest {
 			h := sha3.NewSHAKE256()
 			_, _ = h.Write(prefix)
@@ -240,7 +241,7 @@ const accountName = "projects/-/serviceAccounts/" + account
 
 func (s *Suite) signBlob(ctx context.Context, name string, signer *gcpjwt.Signer) Comparison {
 	accounts := s.google.iam.IAMService.Projects.ServiceAccounts
-	return s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), name, signer, gcpjwt.SigningMethodIAMBlob, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
+	call := func(token *jwt.Token) (string, []byte, error) {
 		text, err := token.SigningString()
 		if err != nil {
 			return "", nil, err
@@ -252,19 +253,23 @@ func (s *Suite) signBlob(ctx context.Context, name string, signer *gcpjwt.Signer
 		}
 		sig, err := base64.StdEncoding.DecodeString(response.SignedBlob)
 		return text, sig, err
-	})
+	}
+	return s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), name, signer,
+		gcpjwt.SigningMethodIAMBlob, s.google.iamKeyID, call)
 }
 
 func (s *Suite) signJWT(ctx context.Context, signer *gcpjwt.Signer) Comparison {
 	accounts := s.google.iam.IAMService.Projects.ServiceAccounts
-	c := s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), "iam/signJwt", signer, gcpjwt.SigningMethodIAMJWT, s.google.iamKeyID, func(token *jwt.Token) (string, []byte, error) {
+	call := func(token *jwt.Token) (string, []byte, error) {
 		payload, err := json.Marshal(token.Claims)
 		if err != nil {
 			return "", nil, err
 		}
 		_, err = accounts.SignJwt(accountName, &iamcredentials.SignJwtRequest{Payload: string(payload)}).Context(ctx).Do()
 		return "", nil, err
-	})
+	}
+	c := s.signing(gcpjwt.NewIAMContext(ctx, s.google.iam), "iam/signJwt", signer,
+		gcpjwt.SigningMethodIAMJWT, s.google.iamKeyID, call)
 	c.Ours = c.Ours[1:]     // token.SignedString cannot take Google's header
 	c.Others = c.Others[:1] // there is nothing to join
 	return c
@@ -273,12 +278,14 @@ func (s *Suite) signJWT(ctx context.Context, signer *gcpjwt.Signer) Comparison {
 // signAppEngine takes no context of testutil's, so that the SDK finds the prepared
 // server by the environment.
 func (s *Suite) signAppEngine(ctx context.Context, name string, signer *gcpjwt.Signer) Comparison {
-	return s.signing(ctx, name, signer, gcpjwt.SigningMethodAppEngine, gcpjwt.SigningMethodAppEngine.KeyID(), func(token *jwt.Token) (string, []byte, error) {
+	call := func(token *jwt.Token) (string, []byte, error) {
 		text, err := token.SigningString()
 		if err != nil {
 			return "", nil, err
 		}
 		_, sig, err := appengine.SignBytes(ctx, []byte(text))
 		return text, sig, err
-	})
+	}
+	method := gcpjwt.SigningMethodAppEngine
+	return s.signing(ctx, name, signer, method, method.KeyID(), call)
 }
